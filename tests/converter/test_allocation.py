@@ -136,7 +136,7 @@ def test_a_plan_of_another_model_is_refused(tmp_path, rng):
     plan = tmp_path / "out/conversion-report.json"
     with pytest.raises(UsageError, match="another model"):
         convert(EXAMPLE, tmp_path / "b", plan=plan, dry_run=True)
-    plan.write_text("{}")
+    plan.write_text("{}", encoding="utf-8")
     with pytest.raises(FormatError, match="conversion report"):
         convert(EXAMPLE, tmp_path / "b", plan=plan, dry_run=True)
 

@@ -25,6 +25,7 @@ MOST_TEXTS = 16
 
 MOST_STOPS = 16
 MOST_BIASES = 1024
+MOST_UNKNOWN = 32
 
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -47,6 +48,16 @@ HARMLESS = frozenset({
 })  # fmt: skip
 """Fields that are not served and change no answer of this server."""
 
+SAMPLING: Mapping[str, str] = MappingProxyType(
+    {
+        key: name
+        for name, declared in options_of(SamplingParams).items()
+        if name not in ("seed", "logit_bias")
+        for key in (*declared.also_known_as, name)
+    }
+)
+"""The sampling parameter of each field that gives one; of two spellings the one here counts."""
+
 ALIKE = 0.85
 """How alike the name of an unknown field and that of a field are where it is misspelt."""
 
@@ -58,13 +69,11 @@ def ignored_fields(request: BaseModel) -> list[str]:
         UsageError: A name is nearly that of a field.
     """
     unknown = [name for name in request.model_extra or {} if name not in HARMLESS | set(REFUSED)]
+    known = {*type(request).model_fields, *SAMPLING}
     for name in unknown[:MOST_UNKNOWN]:
-        if nearest := get_close_matches(name[:64], type(request).model_fields, 1, ALIKE):
+        if nearest := get_close_matches(name[:64], known, 1, ALIKE):
             raise UsageError(f"unknown field; did you mean {nearest[0]}?", found=name)
     return unknown[:MOST_UNKNOWN]
-
-
-MOST_UNKNOWN = 32
 
 
 class Request(BaseModel):
@@ -100,14 +109,9 @@ class Request(BaseModel):
     def _collect_parameters(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = {
-            name: data[key]
-            for name, declared in options_of(SamplingParams).items()
-            if name not in ("seed", "logit_bias")
-            for key in (*declared.also_known_as, name)
-            if data.get(key) is not None
-        }
-        return {**data, "parameters": {"temperature": 1.0, **given}}
+        given = {name: data[key] for key, name in SAMPLING.items() if data.get(key) is not None}
+        others = {key: value for key, value in data.items() if key not in SAMPLING}
+        return {**others, "parameters": {"temperature": 1.0, **given}}
 
     @property
     def stops(self) -> tuple[str, ...]:
