@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from rdrr_format.errors import UsageError
 from rdrr_format.locations import local_path
+from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
 
 
+@explained
 class Model(ScoringModel):
     """A package on a backend; made by `rdrr.load`. Use it in a `with` block or call `close`.
 

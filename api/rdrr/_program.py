@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
+from rdrr_format.misuse import explained
 from rdrr_format.stores import replace_file, store_errors
 
 from rdrr._backends import load_checked, resolve_hints
@@ -53,6 +54,7 @@ class ExportedProgram:
         }
 
 
+@explained
 def export_program(
     path: str | Path,
     out: str | Path,
@@ -118,6 +120,7 @@ def export_program(
     return ExportedProgram(program, len(content), len(gzip.compress(content, 9, mtime=0)))
 
 
+@explained
 def play(
     program: str | Path | Program,
     path: str | Path,

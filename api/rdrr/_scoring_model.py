@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.misuse import explained
 
 from rdrr._arguments import prompt_ids, text_list, token_ids
 from rdrr._loaded_package import LoadedPackage
@@ -25,6 +26,7 @@ _LOGITS_BYTES = 1 << 28
 """Bytes of logits that are fetched from a backend at once."""
 
 
+@explained
 class ScoringModel(LoadedPackage):
     """A loaded package that computes logits, embeddings, labels, scores and probabilities."""
 
