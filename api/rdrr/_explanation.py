@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import DeviceError, UsageError
 
 from rdrr._execution_graph import ServedStep, served_steps
 from rdrr._executor import executor_decision, tuned_executor
@@ -155,12 +155,17 @@ def planned_for(
     adapter: str | Path | None, webgpu: WebGpuChoice = "auto"
 ) -> tuple[AdapterInfo, Capabilities, WebGpuDecision | None]:
     """Return the adapter that a name or a file means, what can be done on it, and through what."""
-    from rdrr_device.adapters import choose, described_adapter
+    from rdrr_device.adapters import DRIVER_HINT, choose, described_adapter
     from rdrr_device.capabilities import read_capabilities
 
     if not isinstance(adapter, Path):
-        through = decide(webgpu, adapter)
-        info = choose(through.name, adapter)
+        try:
+            through = decide(webgpu, adapter)
+            info = choose(through.name, adapter)
+        except DeviceError as error:
+            if error.hint == DRIVER_HINT:
+                error.hint = f"{DRIVER_HINT} or describe a device in a file, by `capabilities`"
+            raise
         return info, info.capabilities, through
     try:
         text = adapter.read_bytes()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from rdrr_format.errors import UsageError
+from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 
 from rdrr._backends import open_backend, resolve_hints
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
 
+@explained
 def load(
     path: str | Path, *, options: LoadOptions | None = None, **keywords: Unpack[LoadKeywords]
 ) -> Model:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, get_args
 
+from rdrr_format.misuse import explained
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_runtime.decode.backend_lock import DEFAULT_TIMEOUT
 
@@ -32,6 +33,7 @@ DEFAULT_CONTEXT = 8192
 
 
 @documented
+@explained
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """Options of loading a package for generation."""

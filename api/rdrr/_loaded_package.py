@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rdrr_format.closing import Closing
-from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from rdrr_format.html_tables import facts_table
+from rdrr_format.misuse import explained
 
+from rdrr._arguments import token_ids
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
 from rdrr._load_options import LoadOptions
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
+@explained
 class LoadedPackage(Closing):
     """A package on a backend, with its tokenizer and chat templates.
 
@@ -76,7 +79,20 @@ class LoadedPackage(Closing):
         return self._codec.encode_as_is(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens.
+
+        Raises:
+            UsageError: An element of `ids` is not an id of the model.
+        """
+        ids = token_ids(ids, "`ids`")
+        vocab_size = self.package.manifest.architecture.vocab_size
+        unknown = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
+        if unknown:
+            raise UsageError(
+                "there is no token of this id",
+                expected=f"0 to {vocab_size - 1}",
+                found=unknown[0],
+            )
         return self._codec.decode(ids)
 
     def _check_head(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rdrr_format.locations import local_path
+from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from rdrr._async_generation import AsyncGeneration, TaskQueues
 
 
+@explained
 class Model(ScoringModel):
     """A package on a backend; made by `rdrr.load`. Use it in a `with` block or call `close`.
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from rdrr_format.errors import DeviceError
+
 if TYPE_CHECKING:
     from rdrr_device.device import Device
 
@@ -64,9 +66,16 @@ def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
 
 
 def _open(options: LoadOptions) -> Device:
+    from rdrr_device.adapters import DRIVER_HINT, NO_ADAPTER_HINT
+
     from rdrr._webgpu import open_device
 
-    return open_device(options.adapter, options.webgpu, hardware_only=_may_fall_back(options))
+    try:
+        return open_device(options.adapter, options.webgpu, hardware_only=_may_fall_back(options))
+    except DeviceError as error:
+        if error.hint == DRIVER_HINT:
+            error.hint = NO_ADAPTER_HINT
+        raise
 
 
 def _may_fall_back(options: LoadOptions) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
+from rdrr_format.misuse import explained
 from rdrr_format.stores import replace_file, store_errors
 
 from rdrr._backends import load_checked, resolve_hints
@@ -57,6 +58,7 @@ class ExportedProgram:
         }
 
 
+@explained
 def export_program(
     path: str | Path,
     out: str | Path,
@@ -127,6 +129,7 @@ def export_program(
     return ExportedProgram(program, len(content), len(gzip.compress(content, 9, mtime=0)), new)
 
 
+@explained
 def play(
     program: str | Path | Program,
     path: str | Path,

@@ -13,6 +13,7 @@ from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.html_tables import rows_table
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HUB, HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.misuse import explained
 from rdrr_format.printing import printable
 from rdrr_format.shards import is_shard_name
 from rdrr_format.stores import LocalStore, store_errors
@@ -63,6 +64,7 @@ class Pushed:
         }
 
 
+@explained
 def push(
     path: str | os.PathLike[str],
     location: str,

@@ -12,6 +12,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import ManifestError
+from rdrr_format.misuse import explained
 from rdrr_manifests import rank_question
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _LARGEST_EXPONENT = 700.0
 """Larger arguments of `exp` overflow."""
 
 
+@explained
 @dataclass(frozen=True)
 class RankPrompt:
     """The question that a reranking model answers with one of two tokens.

@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import GenerationError
+from rdrr_format.misuse import explained
 
 from rdrr._arguments import prompt_ids, token_ids
 from rdrr._probabilities import Loglikelihood, loglikelihood
@@ -25,6 +26,7 @@ _LOGITS_BYTES = 1 << 28
 """Bytes of logits that are fetched from a backend at once."""
 
 
+@explained
 class ScoringModel(TextModel):
     """A loaded package that computes logits, embeddings, labels, scores and probabilities."""
 

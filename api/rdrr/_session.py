@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import FormatError, UsageError
 from rdrr_format.locations import local_path
+from rdrr_format.misuse import explained
 
 from rdrr._arguments import prompt_ids, stop_strings
 from rdrr._generation import Generation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
+@explained
 class Session:
     """A sequence with its keys and values and its sampler; made by `Model.session`.
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rdrr_format.closing import Closing
 from rdrr_format.errors import UsageError
 from rdrr_format.html_tables import rows_table
+from rdrr_format.misuse import explained
 from rdrr_format.options import shown
 from rdrr_format.printing import printable
 
@@ -96,6 +97,7 @@ class TensorSlice:
         )
 
 
+@explained
 class Weights(Closing, Mapping[str, F32Array]):
     """The tensors of a package by name; made by `rdrr.open`.
 
@@ -198,6 +200,7 @@ class Weights(Closing, Mapping[str, F32Array]):
         return rows_table(f"Weights of {self.package.where}", columns, rows)
 
 
+@explained
 def open_weights(location: str | os.PathLike[str], *, follow_links: bool = False) -> Weights:
     """Open a package as a mapping of tensor names to float32 arrays; `rdrr.open` is its name.
 

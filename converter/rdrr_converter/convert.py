@@ -19,6 +19,7 @@ from typing import Unpack
 from rdrr_format.compression import parse_compression
 from rdrr_format.errors import ConversionError, ManifestError
 from rdrr_format.locations import is_url, local_path
+from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
@@ -70,6 +71,7 @@ FETCHERS = 16
 """Minimum number of threads for the scan of a remote source, where most of them wait for data."""
 
 
+@explained
 def convert(
     source: str | Path,
     destination: str | Path,

@@ -18,6 +18,7 @@ from rdrr_format.dtypes import QUALITIES, Quality
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
 from rdrr_format.layouts import Layout, LayoutName
+from rdrr_format.misuse import explained
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 from rdrr_manifests.profiles import ProfileName
@@ -55,6 +56,7 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
 
 
 @documented
+@explained
 @dataclass(frozen=True, kw_only=True)
 class PackageOptions:
     """Options that decide the bytes of a package."""
@@ -226,6 +228,7 @@ DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 
 
 @documented
+@explained
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(PackageOptions):
     """All options of a conversion: `PackageOptions`, and options that control the work.

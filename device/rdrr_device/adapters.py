@@ -20,10 +20,10 @@ from rdrr_device.capabilities import (
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
 
-NO_ADAPTER_HINT = (
-    "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers) "
-    "or use `backend` cpu"
-)
+DRIVER_HINT = "install a Vulkan driver (Debian's software one: apt-get install mesa-vulkan-drivers)"
+
+NO_ADAPTER_HINT = f"{DRIVER_HINT} or use `backend` cpu"
+"""The hint for calls that a backend without an adapter can answer too."""
 
 LIST_HINT = "see `rdrr devices`"
 
@@ -148,7 +148,7 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
     """
     usable = _usable(adapters)
     if not usable:
-        raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
+        raise DeviceError("no WebGPU adapter on this machine", hint=DRIVER_HINT)
     if name is None:
         return usable[0]
     adapter = find_adapter(adapters, name)

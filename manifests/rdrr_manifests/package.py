@@ -20,6 +20,7 @@ from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
 from rdrr_format.html_tables import facts_table
 from rdrr_format.hub import fetch_files
+from rdrr_format.misuse import explained
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store, read_bounded
 
@@ -216,6 +217,7 @@ class Package(Closing):
         )
 
 
+@explained
 def open_package(
     location: str | os.PathLike[str], *, follow_links: bool = False, bare: bool = False
 ) -> Package:

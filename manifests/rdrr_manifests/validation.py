@@ -12,6 +12,7 @@ from typing import Any
 
 from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import fetch_files
+from rdrr_format.misuse import explained
 from rdrr_format.stores import LocalStore
 
 from rdrr_manifests.faults import Fault, Level, ValidationReport
@@ -55,6 +56,7 @@ def open_manifest(
     return OpenedManifest(manifest_file, examination, (*raw.faults, *faults, *examination.faults))
 
 
+@explained
 def validate(
     location: str | os.PathLike[str],
     *,

@@ -125,7 +125,7 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except RdrrError as error:
         return _fail(_with_command(error, [program, *arguments]), arguments)
     except _ParserError as error:
-        usage = _usage_of(error, program)
+        usage = _usage_of(error, program, commands, arguments)
         hint = _meant_as_prompt(error) or f"see `{usage} --help`"
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
     except OSError as error:
@@ -239,8 +239,17 @@ def _meant_as_prompt(error: BaseException) -> str | None:
     return 'a prompt is given by -p: -p "TEXT"'
 
 
-def _usage_of(error: BaseException, program: str) -> str:
-    return str(getattr(getattr(error, "ctx", None), "command_path", program))
+def _usage_of(
+    error: BaseException, program: str, commands: Sequence[Command], arguments: Sequence[str]
+) -> str:
+    """Return the words before `--help` for the command that was misused.
+
+    An option without its value is found before there is a context that knows the command.
+    """
+    names = {command.name for command in commands} if len(commands) > 1 else set()
+    command = next((word for word in arguments if word in names), None)
+    stated = " ".join(filter(None, (program, command)))
+    return str(getattr(getattr(error, "ctx", None), "command_path", stated))
 
 
 def _refused(error: OSError, arguments: Sequence[str]) -> int:

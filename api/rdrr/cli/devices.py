@@ -41,9 +41,9 @@ def devices(
         print_json({"adapters": [adapter_facts(info) for info in adapters]})
         return 0 if adapters else 1
     if not adapters:
-        from rdrr_device.adapters import NO_ADAPTER_HINT
+        from rdrr_device.adapters import DRIVER_HINT
 
-        raise DeviceError("this machine has no WebGPU adapter", hint=NO_ADAPTER_HINT)
+        raise DeviceError("this machine has no WebGPU adapter", hint=DRIVER_HINT)
     _show(adapters)
     return 0
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.locations import is_url, local_path
+from rdrr_format.misuse import explained
 from rdrr_format.options import parse_size
 from rdrr_manifests.graph.mtp import MTP
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
@@ -73,6 +74,7 @@ _TORCH: Mapping[str, str] = MappingProxyType(
 )
 
 
+@explained
 def export(
     location: str | os.PathLike[str],
     destination: str | os.PathLike[str],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdrr_format.misuse import explained
 from rdrr_format.options import check_fields, documented, option
 
 from rdrr_runtime.decode.base import Counts, Job
@@ -27,6 +28,7 @@ NGRAM, MTP = "ngram", "mtp"
 
 
 @documented
+@explained
 @dataclass(frozen=True)
 class Speculative(StrategyOptions):
     """A draft proposes tokens, and the model verifies several of them in one pass."""

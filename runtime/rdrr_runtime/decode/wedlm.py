@@ -23,6 +23,7 @@ from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rdrr_format.errors import UsageError
+from rdrr_format.misuse import explained
 from rdrr_format.options import check_fields, documented, option
 
 from rdrr_runtime.decode.base import Counts, Job
@@ -41,6 +42,7 @@ EntropyKind = Literal["raw", "scaled"]
 
 
 @documented
+@explained
 @dataclass(frozen=True)
 class Wedlm(StrategyOptions):
     """Masks after the sequence are filled where the model is confident, several per pass.

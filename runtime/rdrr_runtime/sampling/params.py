@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from rdrr_format.errors import UsageError
+from rdrr_format.misuse import explained
 from rdrr_format.options import MAX_COUNT, check_count, check_fields, documented, option
 
 MAX_SEED = 2**64 - 1
@@ -51,6 +52,7 @@ def _is_a_penalty(value: float) -> bool:
 
 
 @documented
+@explained
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """Parameters that decide how the next token is chosen."""
