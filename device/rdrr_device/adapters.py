@@ -11,7 +11,12 @@ from typing import Any
 
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.capabilities import DEFAULT_LIMITS, WANTED_FEATURES, Capabilities
+from rdrr_device.capabilities import (
+    DEFAULT_LANGUAGE,
+    DEFAULT_LIMITS,
+    WANTED_FEATURES,
+    Capabilities,
+)
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
 
@@ -53,7 +58,7 @@ class AdapterInfo:
     handle: Any = field(default=None, repr=False, compare=False)
     vendor: str = ""
     subgroup_sizes: tuple[int, int] | None = None
-    language: frozenset[str] = frozenset()
+    language: frozenset[str] = DEFAULT_LANGUAGE
     implementation: WebGpuName = "wgpu"
     aliased_writes: bool = True
 

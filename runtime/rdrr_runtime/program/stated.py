@@ -7,7 +7,7 @@ from itertools import product
 from typing import get_args
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import DEFAULT_LIMITS
+from rdrr_device.capabilities import DEFAULT_LIMITS, INT8_DOT
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.padding import LANES
@@ -207,6 +207,6 @@ def _needs(plan: Plan, tables: Tables) -> schema.Needs:
     }
     return schema.Needs(
         features=tuple(name for key, name in _FEATURES.items() if f"enable {key};" in text),
-        language=("packed_4x8_integer_dot_product",) if "dot4" in text else (),
+        language=(INT8_DOT,) if "dot4" in text else (),
         limits={name: least for name, least in limits.items() if least > DEFAULT_LIMITS[name]},
     )
