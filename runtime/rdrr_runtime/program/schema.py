@@ -297,13 +297,13 @@ class Program(ProgramModel):
     contexts: Contexts
     needs: Needs
     records: dict[str, RecordFields]
-    shaders: dict[Hash, str]
+    shaders: dict[str, str]
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     ranges: tuple[Range, ...]
     step: Index
     ring: Index
     load: tuple[LoadStep, ...]
-    passes: tuple[Pass, ...] = ()
+    passes: tuple[Pass, ...]
     sampler: Sampler | None = None
     hidden: RowsPass | None = None
