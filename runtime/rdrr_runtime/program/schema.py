@@ -286,6 +286,7 @@ class Program(ProgramModel):
         sampler: Sampling on the device; None where there are no passes.
         hidden: Leaves the hidden states after the final norm, of which embeddings and labels are
             made; None for a package that makes neither.
+        scores: Leaves the logits behind each token; None if they were not asked for.
     """
 
     format: Literal["rdrr-program"] = "rdrr-program"
@@ -307,3 +308,4 @@ class Program(ProgramModel):
     passes: tuple[Pass, ...]
     sampler: Sampler | None = None
     hidden: RowsPass | None = None
+    scores: RowsPass | None = None

@@ -158,6 +158,16 @@ def test_a_program_without_log_probabilities_does_not_record_them(device, packag
         assert played(player, prompt)
 
 
+def test_the_logits_of_a_text_are_those_of_the_runtime(device, package, backend, player, rng):
+    """A text of more ids than the rows of a pass."""
+    ids = rng.integers(0, VOCAB, 70).tolist()
+    with Player(program_of(package, device, scores=True), package, device, trusts=True) as scoring:
+        np.testing.assert_array_equal(scoring.logits(ids), backend.logits(ids, 0, all_rows=True))
+        assert played(scoring, ids) == played(player, ids)
+    with pytest.raises(UsageError, match="`scores`"):
+        player.logits(ids)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_hidden_states_of_an_embedding_model_are_those_of_the_runtime(
     device, tmp_path, rng, causal
