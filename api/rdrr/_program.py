@@ -69,6 +69,7 @@ def export_program(
     kv_dtype: KvDtype = "f16",
     max_context: int | None = None,
     shaders: str | Path | None = None,
+    scores: bool = False,
     overwrite: bool = False,
     follow_links: bool = False,
 ) -> ExportedProgram:
@@ -87,6 +88,7 @@ def export_program(
         max_context: Largest context of the program; the context length of the model by default.
         shaders: Folder for the shaders, each in a file named by its hash, so that programs share
             them; by default they are in the program's file.
+        scores: Whether the program has a pass for the logits behind each token of a text.
         overwrite: Whether to replace an existing file.
         follow_links: Whether to follow links that lead out of the package's folder.
 
@@ -121,6 +123,7 @@ def export_program(
         resolve_hints(package, kernel_hints or {}),
         most_context=max_context,
         kv_dtype=kv_dtype,
+        scores=scores,
     )
     new = None if shaders is None else write_shaders(Path(shaders), program.shaders)
     content = program_bytes(program, apart=shaders is not None)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import ManifestError
+from rdrr_format.misuse import explained
 from rdrr_format.options import check_count
 
 from rdrr._arguments import text_list
@@ -43,6 +44,7 @@ class TokenLabels:
     probabilities: dict[str, float]
 
 
+@explained
 class TextModel(LoadedPackage):
     """A loaded package that computes embeddings, labels, masked tokens and scores of texts."""
 

@@ -221,7 +221,7 @@ EngineName = Literal["threads", "ray"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 """Engines that can encode; `rdrr_converter.engines` has a module for each."""
 
-DeviceName = Literal["cpu", "wgpu", "cuda"]
+DeviceName = Literal["cpu", "wgpu", "dawn", "cuda"]
 
 DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 """Devices that can encode blocks; `rdrr_converter.devices` has a module for each except the CPU."""
@@ -270,7 +270,7 @@ class ConvertOptions(PackageOptions):
     )
     adapter: str | None = option(
         None,
-        "Part of an adapter's name for the device wgpu; the default is the best hardware adapter.",
+        "Part of an adapter's name for wgpu or dawn; the default is the best hardware adapter.",
         metavar="NAME",
     )
 

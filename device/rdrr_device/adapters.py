@@ -12,6 +12,7 @@ from typing import Any
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.capabilities import (
+    DEFAULT_LANGUAGE,
     DEFAULT_LIMITS,
     WANTED_FEATURES,
     Capabilities,
@@ -59,7 +60,7 @@ class AdapterInfo:
     handle: Any = field(default=None, repr=False, compare=False)
     vendor: str = ""
     subgroup_sizes: tuple[int, int] | None = None
-    language: frozenset[str] = frozenset()
+    language: frozenset[str] = DEFAULT_LANGUAGE
     matrices: tuple[MatrixShape, ...] = ()
     implementation: WebGpuName = "wgpu"
     aliased_writes: bool = True

@@ -42,6 +42,13 @@ DEFAULT_LIMITS: Mapping[str, int] = MappingProxyType(
 )
 """The limits that plans depend on, with the values that every WebGPU device supports."""
 
+INT8_DOT = "packed_4x8_integer_dot_product"
+"""The WGSL language feature of products of 4 signed bytes with 4 others in one instruction."""
+
+DEFAULT_LANGUAGE = frozenset({INT8_DOT})
+"""The language features that a device is taken to have if nothing is said: those that plans use and
+that wgpu, Dawn and the browsers have."""
+
 STRICT = {"extra": "forbid", "strict": True}
 """How pydantic reads the classes below, which do without pydantic otherwise."""
 
@@ -76,7 +83,7 @@ class Capabilities:
     Attributes:
         features: Enabled WebGPU features, by their names in wgpu.
         limits: Limits by name with dashes; those left out have WebGPU's default.
-        language: Names of WGSL language features.
+        language: Names of WGSL language features; where nothing is stated, `DEFAULT_LANGUAGE`.
         subgroup_sizes: Fewest and most invocations of a subgroup; None if it is not known.
         matrices: Shapes of the products of a subgroup; none without that feature.
         vendor: Vendor of the adapter; empty if it is not known.
@@ -87,7 +94,7 @@ class Capabilities:
 
     features: frozenset[str] = frozenset()
     limits: Mapping[str, int] = field(default_factory=lambda: DEFAULT_LIMITS)
-    language: frozenset[str] = frozenset()
+    language: frozenset[str] = DEFAULT_LANGUAGE
     subgroup_sizes: tuple[int, int] | None = None
     matrices: tuple[MatrixShape, ...] = ()
     vendor: str = ""

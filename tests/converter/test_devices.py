@@ -12,6 +12,7 @@ from rdrr_device.adapters import list_adapters
 from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
+from support.dawn_device import driver_of_dawn, why_no_dawn
 
 COUNT = 131  # number of blocks that fills neither workgroups nor portions
 NAMES = ["Q4_K", "Q5_K", "Q6_K"]
@@ -74,6 +75,17 @@ def test_a_device_encodes_the_same_blocks_as_the_codec(device, name, distributio
     assert not fallback.any()
     different = np.flatnonzero((ids != CODECS[name].quantize(weights)).any(axis=1))
     assert not different.size, f"blocks {different.tolist()} differ"
+
+
+def test_dawn_encodes_the_same_blocks_as_the_codec(rng):
+    why = why_no_dawn()
+    if why is not None:
+        pytest.skip(why)
+    weights = sampled("heavy tails", rng)
+    with driver_of_dawn(), open_device("dawn", "llvmpipe") as opened:
+        ids, fallback = opened.wait().encode("Q4_K", [weights])
+    assert not fallback.any()
+    np.testing.assert_array_equal(ids, CODECS["Q4_K"].quantize(weights))
 
 
 @pytest.mark.parametrize("distribution", OUT_OF_RANGE)
@@ -179,8 +191,8 @@ def test_the_cpu_needs_no_device():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("tpu", None, "threads"), "cpu, wgpu, cuda"),
-        (("cuda", "NVIDIA", "threads"), "`adapter` is only for `device` wgpu"),
+        (("tpu", None, "threads"), "cpu, wgpu, dawn, cuda"),
+        (("cuda", "NVIDIA", "threads"), "`adapter` is only for `device` wgpu and dawn"),
         (("wgpu", None, "ray"), "`engine` threads"),
     ],
 )

@@ -38,6 +38,9 @@ def export_program(
             help="Folder for the shaders, which programs share; by default they are in the file.",
         ),
     ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Add a pass for the logits behind each token.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
@@ -59,6 +62,7 @@ def export_program(
         kv_dtype=load.kv_dtype,
         max_context=max_context,
         shaders=shaders,
+        scores=scores,
         overwrite=overwrite,
         follow_links=load.follow_links,
     )

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 
+from rdrr_device.implementations import NAMES
 from rdrr_format.errors import UsageError
 
 from rdrr_converter.devices._base import BLOCK, BlockDevice, Bytes, Weights, portions
@@ -32,7 +34,10 @@ __all__ = [
 CPU = "cpu"
 
 _DEVICES: Mapping[str, Callable[[str | None], BlockDevice]] = MappingProxyType(
-    {"wgpu": WebGpuDevice, "cuda": lambda _: TorchDevice("cuda")}
+    {
+        **{name: partial(WebGpuDevice, webgpu=name) for name in NAMES},
+        "cuda": lambda _: TorchDevice("cuda"),
+    }
 )
 
 DEVICES = (CPU, *_DEVICES)
@@ -48,8 +53,10 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
     """
     if name not in DEVICES:
         raise UsageError("`device` has no such value", expected=", ".join(DEVICES), found=name)
-    if adapter is not None and name != "wgpu":
-        raise UsageError("`adapter` is only for `device` wgpu", found=f"`device` {name}")
+    if adapter is not None and name not in NAMES:
+        raise UsageError(
+            f"`adapter` is only for `device` {' and '.join(NAMES)}", found=f"`device` {name}"
+        )
     if name != CPU and engine != "threads":
         raise UsageError(
             "`device` needs the threads of this machine",

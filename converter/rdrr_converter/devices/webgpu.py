@@ -1,4 +1,4 @@
-"""Encoding of blocks with compute shaders (`shaders/`), on any adapter that wgpu finds."""
+"""Encoding of blocks with compute shaders (`shaders/`), on any adapter that WebGPU finds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from rdrr_device.arena import DeviceArena
 from rdrr_device.device import open_adapter
+from rdrr_device.implementations.interface import WebGpuName
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.shaders import ShaderFolder, storage_bindings, with_binding_numbers
@@ -69,12 +70,15 @@ class WebGpuDevice:
     Args:
         adapter: Part of an adapter's name; None for the best hardware adapter.
         capacity: Maximum number of blocks in one call, a multiple of eight.
+        webgpu: Name of the implementation of WebGPU.
     """
 
     types = frozenset(SHADERS)
 
-    def __init__(self, adapter: str | None = None, capacity: int = CAPACITY) -> None:
-        self._device = open_adapter(choose(adapter))
+    def __init__(
+        self, adapter: str | None = None, capacity: int = CAPACITY, webgpu: WebGpuName = "wgpu"
+    ) -> None:
+        self._device = open_adapter(choose(adapter, webgpu))
         self.name = self._device.info.name
         self.capacity = capacity
         weights, buffers = capacity * BLOCK * 4, DeviceArena(self._device, "convert")

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import Capabilities
+from rdrr_device.capabilities import INT8_DOT, Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.graph.padding import pad_widths
@@ -89,9 +89,9 @@ class Plan:
         padded = pad_widths(graph)
         self._arena, self._policy = arena, policy
         self.graph = padded.graph
-        self.capabilities = arena.capabilities
-        preferences = Preferences(policy, arena.capabilities.software)
-        self._values, why = preferences.activations(arena.capabilities.features)
+        self.capabilities = able = arena.capabilities
+        preferences = Preferences(policy, able.software, INT8_DOT in able.language)
+        self._values, why = preferences.activations(able.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
         # A pass over packed texts has more rows than one text.

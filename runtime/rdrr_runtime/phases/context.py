@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import Capabilities
+from rdrr_device.capabilities import INT8_DOT, Capabilities
 from rdrr_device.tuning import P, Tuning, TuningKey
 from rdrr_format.errors import FormatError
 
@@ -67,6 +67,11 @@ class OpContext:
     def subgroups(self) -> bool:
         """Whether kernels may use subgroup operations."""
         return "subgroup" in self.capabilities.features
+
+    @property
+    def int8_dots(self) -> bool:
+        """Whether kernels may multiply signed bytes, four at a time."""
+        return INT8_DOT in self.capabilities.language
 
     @property
     def software(self) -> bool:

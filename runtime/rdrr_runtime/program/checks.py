@@ -129,18 +129,19 @@ def _pass_faults(program: Program) -> Iterator[_Fault]:
     rows = [listed.rows for listed in program.passes]
     if rows != sorted(rows):
         yield "passes", "the shortest first", rows
-    if program.hidden is not None:
-        rows.append(number(program.hidden.rows))
-        yield from _rows_pass_faults(program, "hidden", program.hidden)
+    for name, listed in (("hidden", program.hidden), ("scores", program.scores)):
+        if listed is not None:
+            rows.append(number(listed.rows))
+            yield from _rows_pass_faults(program, name, listed)
     words = RECORDS["step_header"].words + RECORDS["step_row"].words * max(rows, default=1)
     yield from _range_fault(program, "step", program.step, 4 * words)
     yield from _range_fault(program, "ring", program.ring, 4)
-    for index, listed in enumerate(program.passes):
+    for index, chosen in enumerate(program.passes):
         for part in ("body", "head", "sample"):
-            phases: tuple[Phase, ...] = getattr(listed, part)
+            phases: tuple[Phase, ...] = getattr(chosen, part)
             for number_, phase in enumerate(phases):
                 where = f"passes.{index}.{part}.{number_}"
-                yield from _phase_faults(program, where, phase, listed.rows)
+                yield from _phase_faults(program, where, phase, chosen.rows)
 
 
 def _rows_pass_faults(program: Program, where: str, listed: RowsPass) -> Iterator[_Fault]:

@@ -35,6 +35,7 @@ def make_program(
     most_context: int | None = None,
     kv_dtype: str = "f16",
     chunk: int = CHUNK_BYTES,
+    scores: bool = False,
 ) -> Program:
     """Return the program of a package for a kind of device.
 
@@ -45,6 +46,7 @@ def make_program(
         most_context: Largest context; the model's own when None.
         kv_dtype: Type of the cache's elements: `f16`, `f32` or `q8_0`.
         chunk: Most bytes of stored rows to repack at a time.
+        scores: Whether the program has a pass for the logits behind each token.
 
     Raises:
         FormatError: The model cannot run from a program, or not at all these contexts.
@@ -55,7 +57,7 @@ def make_program(
     samples = []
     for context in sampled(contexts):
         plan = dry_run_plan(package, capabilities, policy, context, kv_dtype)
-        program = stated(plan, package, context, chunk)
+        program = stated(plan, package, context, chunk, scores=scores)
         data = program.model_dump(mode="json", exclude={"contexts"})
         samples.append((context, data))
     data = joined(samples, contexts.multiple) | {"contexts": contexts.model_dump()}

@@ -22,9 +22,9 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.program.checks import number
 from rdrr_runtime.program.loaded import LoadedProgram, Prepared
 from rdrr_runtime.program.schema import Logprobs as Recording
-from rdrr_runtime.program.schema import Pass, Phase, Program, Sampler, Sampling
+from rdrr_runtime.program.schema import Pass, Phase, Program, RowsPass, Sampler, Sampling
 from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
-from rdrr_runtime.sampling.finite import check_hidden, check_ids
+from rdrr_runtime.sampling.finite import check_hidden, check_ids, check_logits
 from rdrr_runtime.sampling.logprobs import Logprobs, record_bytes, unpack
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
@@ -140,8 +140,36 @@ class Player(Closing):
         listed = self.program.hidden
         if listed is None:
             raise UsageError("the program makes no hidden states", where=self.program.model)
+        return check_hidden(self._rows("hidden", listed, ids))
+
+    def logits(self, ids: Sequence[int]) -> F32:
+        """Return the logits behind each id of a text, float32 [ids, vocabulary].
+
+        Raises:
+            UsageError: The program was made without `scores`.
+            GenerationError: The text is empty or too long, has an id that is not in the
+                vocabulary, or the logits are not finite.
+            DeviceError: The device is lost.
+        """
+        listed = self.program.scores
+        if listed is None:
+            raise UsageError(
+                "the program has no pass for the logits behind each token",
+                where=self.program.model,
+                hint="export it again with `scores`",
+            )
+        return check_logits(self._rows("scores", listed, ids))
+
+    def close(self) -> None:
+        """Free the memory on the device."""
+        self._loaded.close()
+        if self._owns_device:
+            self.device.close()
+
+    def _rows(self, name: str, listed: RowsPass, ids: Sequence[int]) -> F32:
+        """Run a text and return its rows, float32 [ids, width]."""
         self._check_ids(ids, self.context)
-        phases = self._loaded.bound(("hidden",), listed.phases)
+        phases = self._loaded.bound((name,), listed.phases)
         dtype = np.dtype({"F16": np.float16, "F32": np.float32}[listed.dtype])
         parts = []
         for start in range(0, len(ids), number(listed.rows)):
@@ -151,13 +179,7 @@ class Player(Closing):
             data = self.device.read(self._range(listed.result), 0, listed.stride * len(some))
             rows = data.reshape(len(some), listed.stride)[:, : listed.width * dtype.itemsize]
             parts.append(rows.copy().view(dtype).astype(np.float32))
-        return check_hidden(np.concatenate(parts))
-
-    def close(self) -> None:
-        """Free the memory on the device."""
-        self._loaded.close()
-        if self._owns_device:
-            self.device.close()
+        return np.concatenate(parts)
 
     def _range(self, index: int) -> BufferSlice:
         return self._loaded.ranges[index]

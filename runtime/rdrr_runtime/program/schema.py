@@ -286,6 +286,7 @@ class Program(ProgramModel):
         sampler: Sampling on the device; None where there are no passes.
         hidden: Leaves the hidden states after the final norm, of which embeddings and labels are
             made; None for a package that makes neither.
+        scores: Leaves the logits behind each token; None if they were not asked for.
     """
 
     format: Literal["rdrr-program"] = "rdrr-program"
@@ -297,13 +298,14 @@ class Program(ProgramModel):
     contexts: Contexts
     needs: Needs
     records: dict[str, RecordFields]
-    shaders: dict[Hash, str]
+    shaders: dict[str, str]
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     ranges: tuple[Range, ...]
     step: Index
     ring: Index
     load: tuple[LoadStep, ...]
-    passes: tuple[Pass, ...] = ()
+    passes: tuple[Pass, ...]
     sampler: Sampler | None = None
     hidden: RowsPass | None = None
+    scores: RowsPass | None = None

@@ -7,14 +7,14 @@ from itertools import product
 from typing import get_args
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import DEFAULT_LIMITS
+from rdrr_device.capabilities import DEFAULT_LIMITS, INT8_DOT
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.padding import LANES
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.lowering.graph import Pass as LoweredPass
-from rdrr_runtime.compile.pass_spec import DECODE, HIDDEN
+from rdrr_runtime.compile.pass_spec import DECODE, HIDDEN, SCORE, Logits
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
@@ -34,7 +34,9 @@ _VALUES = {2: "F16", 4: "F32"}
 """Types of activations by their bytes."""
 
 
-def stated(plan: Plan, package: Package, context: int, chunk: int) -> schema.Program:
+def stated(
+    plan: Plan, package: Package, context: int, chunk: int, *, scores: bool = False
+) -> schema.Program:
     """Return the program of a plan at its context.
 
     Args:
@@ -42,6 +44,7 @@ def stated(plan: Plan, package: Package, context: int, chunk: int) -> schema.Pro
         package: The package.
         context: The plan's context.
         chunk: Most bytes of stored rows to repack at a time.
+        scores: Whether the program has a pass for the logits behind each token.
 
     Raises:
         FormatError: The model cannot run from a program.
@@ -62,7 +65,11 @@ def stated(plan: Plan, package: Package, context: int, chunk: int) -> schema.Pro
         for lowered in passes
     )
     sampler = _sampler(tables, plan, buffers, passes) if passes else None
-    hidden = _hidden(tables, plan, package.graph.output_size) if _has_hidden(package) else None
+    hidden = None
+    if _has_hidden(package):
+        width, values = package.graph.output_size, plan.value_bytes
+        hidden = _rows_pass(tables, plan.lowered(HIDDEN), width, values)
+    scored = _rows_pass(tables, plan.lowered(SCORE), vocabulary, 4) if passes and scores else None
     constants = (_stages(tables, buffers),) if passes else ()
     return schema.Program(
         model=manifest.model_id,
@@ -75,6 +82,7 @@ def stated(plan: Plan, package: Package, context: int, chunk: int) -> schema.Pro
         passes=stated_passes,
         sampler=sampler,
         hidden=hidden,
+        scores=scored,
         contexts=schema.Contexts(least=context, most=context),
         needs=_needs(plan, tables),
         records={
@@ -119,15 +127,16 @@ def _has_hidden(package: Package) -> bool:
     return makes or not package.graph.is_causal
 
 
-def _hidden(tables: Tables, plan: Plan, width: int) -> schema.RowsPass:
-    lowered = plan.lowered(HIDDEN)
+def _rows_pass(tables: Tables, lowered: LoweredPass, width: int, values: int) -> schema.RowsPass:
+    """Return a pass whose result has rows of a width in values of some bytes."""
+    padded = width if lowered.spec.logits is Logits.ALL else -(-width // LANES) * LANES
     facts = {
         "rows": lowered.rows,
         "phases": tables.phases(lowered.phases),
         "result": tables.range(lowered.logits),
         "width": width,
-        "stride": -(-width // LANES) * LANES * plan.value_bytes,
-        "dtype": _VALUES[plan.value_bytes],
+        "stride": padded * values,
+        "dtype": _VALUES[values],
     }
     return schema.RowsPass.model_validate(facts)
 
@@ -207,6 +216,6 @@ def _needs(plan: Plan, tables: Tables) -> schema.Needs:
     }
     return schema.Needs(
         features=tuple(name for key, name in _FEATURES.items() if f"enable {key};" in text),
-        language=("packed_4x8_integer_dot_product",) if "dot4" in text else (),
+        language=(INT8_DOT,) if "dot4" in text else (),
         limits={name: least for name, least in limits.items() if least > DEFAULT_LIMITS[name]},
     )

@@ -121,6 +121,21 @@ def test_a_prompt_may_need_several_passes(player, backend, rng):
     assert played(player, prompt) == ids_of(backend, prompt)
 
 
+def test_an_embedding_that_is_also_the_head_may_be_larger_than_a_binding(device, package, prompt):
+    size = package.tensor("model.embed_tokens.weight").size
+    limits = dict(device.capabilities.limits) | {"max-storage-buffer-binding-size": size // 2 + 256}
+    capabilities = replace(device.capabilities, limits=limits)
+    made = make_program(package, capabilities, Policy(), most_context=256)
+    program = made.model_copy(update={"ends": ()})
+    (embedding,) = (step for step in program.load if step.kind == "rows")
+    assert len(embedding.parts) > 1
+    backend = GpuBackend(package, context=256, device=device)
+    with Player(program, package, device, trusts=True) as player:
+        for sampling in (None, PENALIZED):
+            assert played(player, prompt, sampling) == ids_of(backend, prompt, sampling)
+    backend.close()
+
+
 @pytest.mark.parametrize("sampling", [None, PENALIZED], ids=["greedy", "sampled"])
 def test_the_log_probabilities_are_those_of_the_runtime(player, backend, prompt, sampling):
     """More tokens than the ring has records."""
@@ -141,6 +156,16 @@ def test_a_program_without_log_probabilities_does_not_record_them(device, packag
         with pytest.raises(UsageError, match="does not record"):
             next(player.generate(prompt, logprobs=Logprobs(0)))
         assert played(player, prompt)
+
+
+def test_the_logits_of_a_text_are_those_of_the_runtime(device, package, backend, player, rng):
+    """A text of more ids than the rows of a pass."""
+    ids = rng.integers(0, VOCAB, 70).tolist()
+    with Player(program_of(package, device, scores=True), package, device, trusts=True) as scoring:
+        np.testing.assert_array_equal(scoring.logits(ids), backend.logits(ids, 0, all_rows=True))
+        assert played(scoring, ids) == played(player, ids)
+    with pytest.raises(UsageError, match="`scores`"):
+        player.logits(ids)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -10,20 +10,23 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from rdrr_device.capabilities import Capabilities
+from rdrr_device.capabilities import DEFAULT_LANGUAGE, Capabilities
 from rdrr_format.errors import FormatError, StoreError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.program.affine import joined
 from rdrr_runtime.program.amounts import Growing
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import at_context, program_bytes, program_schema, read_program
 from rdrr_runtime.program.pool import read_shader, write_shaders
 from rdrr_runtime.program.schema import VERSION
+from support.hints import policy
 from support.lowered import empty_package
 from support.manifests import write_manifest
 from support.packages import llama_manifest
 from support.program_models import (
+    EXPERTS,
     MOST,
     embedding_manifest,
     padded_manifest,
@@ -71,6 +74,21 @@ def test_a_program_is_planned_without_a_device(package):
     using = [text for text in program.shaders.values() if "subgroupAdd(" in text]
     assert using
     assert all(text.startswith("enable subgroups;\n") for text in using)
+
+
+@pytest.mark.parametrize("moe", [None, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("language", [DEFAULT_LANGUAGE, frozenset()], ids=["usual", "none"])
+def test_a_program_asks_for_no_language_feature_that_the_device_lacks(tmp_path, moe, language):
+    package = empty_package(tmp_path / "package", llama_manifest("Q4_K", moe=moe))
+    device = Capabilities(features=GPU.features, language=language)
+    hints = policy(q4kMatmul="fused_q4k_int8")
+    for chosen in (Policy(), hints):
+        program = make_program(package, device, chosen, most_context=512)
+        assert program.needs.language == tuple(language)
+    plan = dry_run_plan(package, device, hints, 512, "f16")
+    unmet = [decision.unmet.obstacle for decision in plan.decisions() if decision.unmet]
+    assert bool(unmet) == (not language)
+    assert all("int8 dot products" in obstacle for obstacle in unmet)
 
 
 def test_shaders_have_no_comments_and_the_names_of_their_hashes(program):

@@ -57,6 +57,8 @@ class ExpertKernel:
     def refusal(self, request: ExpertRequest) -> str | None:
         """Return why the kernel cannot serve a request; None if it can."""
         ctx = request.ctx
+        if self.int8 and not ctx.int8_dots:
+            return "the device has no int8 dot products"
         reason = weights_refusal(ctx, request.all_stacks) if self.int8 else None
         if reason is None and self.tiled:
             reason = expert_tiled.refusal(ctx)

@@ -36,10 +36,12 @@ class Preferences:
     Attributes:
         policy: The hints.
         software: Whether the adapter is a software adapter, which runs on the CPU.
+        int8_dots: Whether kernels may multiply signed bytes, see `OpContext.int8_dots`.
     """
 
     policy: Policy
     software: bool
+    int8_dots: bool = True
 
     def hint(self, key: str) -> Hint | None:
         """Return the hint of a key; None if no source sets it."""
@@ -49,7 +51,9 @@ class Preferences:
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of products with quantized weights."""
         adapter = "a software adapter" if self.software else "a hardware adapter"
-        default = Arithmetic(not self.software, f"auto on {adapter}")
+        if not self.int8_dots:
+            adapter = "an adapter without int8 dot products"
+        default = Arithmetic(self.int8_dots and not self.software, f"auto on {adapter}")
         return self._hinted("q4kMatmul", "fused_q4k_int8") or default
 
     @property

@@ -137,6 +137,8 @@ class ProductKernel:
         """Return why the kernel cannot serve a request; None if it can."""
         if self.subgroups and not product.ctx.subgroups:
             return "the device has no feature subgroup"
+        if self.int8 and not product.ctx.int8_dots:
+            return "the device has no int8 dot products"
         if product.exact and self.rounding:
             return f"the inputs of this product must not be rounded to {self.rounding}"
         if self.family in ROUNDING and not product.rounds_scalars and _has_scalars(product):
