@@ -147,6 +147,7 @@ def test_a_column_major_feed_forward_in_int8_is_as_near_to_the_exact_logits_as_t
 
 
 @pytest.mark.usefixtures("joined")
+@pytest.mark.thorough
 def test_results_of_several_tokens_do_not_depend_on_what_ran_before(
     device: Device, tmp_path: Path, rng: np.random.Generator
 ) -> None:

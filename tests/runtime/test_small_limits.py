@@ -65,7 +65,7 @@ FAMILIES = {
     "experts in F16": Family("F16", moe=EXPERTS),
 }
 
-USUAL = {"Q4_K column-major", "F16", "experts"}
+USUAL = {"Q4_K column-major", "experts"}
 """What decides how matrices are split; `make test-all` runs all families."""
 
 
