@@ -102,6 +102,7 @@ def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
     backend.close()
 
 
+@pytest.mark.thorough
 def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
