@@ -71,6 +71,24 @@ def results(
         backend.close()
 
 
+def check(
+    package: Package,
+    device: Device,
+    rng: np.random.Generator,
+    joined: pytest.MonkeyPatch,
+    expected: int,
+) -> None:
+    """Compare a model with so many joined feed-forwards with itself without any."""
+    ids = rng.integers(0, 50, IDS).tolist()
+    ours, chosen, count = results(package, device, ids)
+    assert count == expected
+    joined.undo()
+    apart, same, none = results(package, device, ids)
+    assert none == 0
+    assert relative_error(ours, apart) < 1e-4
+    assert chosen == same
+
+
 @pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize("quantize", ["q4_k_m", "f16"])
@@ -84,14 +102,7 @@ def test_a_joined_feed_forward_changes_the_phases_and_not_the_logits(
     quantize: str,
 ) -> None:
     package = package_of(family, tmp_path, quantize)
-    ids = rng.integers(0, 50, IDS).tolist()
-    ours, chosen, count = results(package, device, ids)
-    assert count == FAMILIES[family]
-    joined.undo()
-    apart, same, none = results(package, device, ids)
-    assert none == 0
-    assert relative_error(ours, apart) < 1e-4
-    assert chosen == same
+    check(package, device, rng, joined, FAMILIES[family])
 
 
 @pytest.mark.thorough
@@ -108,14 +119,7 @@ def test_a_column_major_feed_forward_changes_the_phases_and_not_the_logits(
 ) -> None:
     joined.setattr("rdrr_runtime.phases.products.down.COLUMN_PAIRS", (pairs,))
     package = package_of(family, tmp_path, "q4_k_m", transpose_weights=True, fuse_gate_up=fused)
-    ids = rng.integers(0, 50, IDS).tolist()
-    ours, chosen, count = results(package, device, ids)
-    assert count == FAMILIES[family]
-    joined.undo()
-    apart, same, none = results(package, device, ids)
-    assert none == 0
-    assert relative_error(ours, apart) < 1e-4
-    assert chosen == same
+    check(package, device, rng, joined, FAMILIES[family])
 
 
 @pytest.mark.thorough
