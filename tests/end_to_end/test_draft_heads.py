@@ -87,8 +87,10 @@ def test_the_head_of_every_family_computes_the_formula(name, tmp_path, rng):
         assert_head_computes(backend, package, folder, head, ids, 1e-4)
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("kind", ["cpu", "f32", "f16", "q8_0"])
+@pytest.mark.parametrize(
+    "kind",
+    ["cpu", "f32", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("f16", "q8_0"))],
+)
 def test_the_head_computes_the_formula_on_both_backends(kind, checkpoint, package, device, rng):
     if kind == "cpu":
         backend = CpuBackend(package, context=CONTEXT)

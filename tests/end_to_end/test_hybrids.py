@@ -41,8 +41,7 @@ def packaged(kind, rng, folder, **options):
     return model, open_package(folder / "package")
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2"])
+@pytest.mark.parametrize("kind", ["qwen3_5_text", pytest.param("lfm2", marks=pytest.mark.thorough)])
 def test_a_quantized_hybrid_computes_what_its_dequantized_weights_do(kind, device, tmp_path, rng):
     model, package = packaged(kind, rng, tmp_path, quantize="q4_k_m")
     ids = rng.integers(3, VOCAB, TOKENS).tolist()

@@ -46,12 +46,12 @@ EXPERTS = TinyModel(
     ),
 )
 CASES = [
-    (LLAMA, "f32", {}),
-    (LLAMA, "f16", {"transpose_weights": True}),
     (LLAMA, "q4_k_m", {}),
     (GEMMA, "f32", {}),
     (EXPERTS, "f32", {}),
-    (EXPERTS, "q8_0", {}),
+    pytest.param(LLAMA, "f32", {}, marks=pytest.mark.thorough),
+    pytest.param(LLAMA, "f16", {"transpose_weights": True}, marks=pytest.mark.thorough),
+    pytest.param(EXPERTS, "q8_0", {}, marks=pytest.mark.thorough),
 ]
 
 
@@ -62,7 +62,6 @@ def device():
     opened.close()
 
 
-@pytest.mark.cover
 @pytest.mark.parametrize(("tiny", "quantize", "options"), CASES)
 def test_odd_sizes_run_on_the_gpu_as_on_the_cpu(tiny, quantize, options, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=2)

@@ -246,6 +246,7 @@ def hinted(**hints: str):
     return resolve({"manifest": hints})
 
 
+@pytest.mark.thorough
 def test_a_model_with_f16_activations_stays_near_torch(device, tmp_path, rng):
     moe = {"numExperts": 4, "numExpertsPerToken": 2, "expertIntermediateSize": 128}
     package = write_random_package(tmp_path / "package", llama_manifest(moe=moe), rng)

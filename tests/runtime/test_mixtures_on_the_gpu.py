@@ -35,7 +35,11 @@ def logits_error(backend, package, rng) -> float:
 
 @pytest.mark.parametrize(
     ("dtype", "moe"),
-    [("Q4_K", SHARED), ("Q6_K", MOE), ("F16", SHARED)],
+    [
+        ("Q4_K", SHARED),
+        pytest.param("Q6_K", MOE, marks=pytest.mark.thorough),
+        pytest.param("F16", SHARED, marks=pytest.mark.thorough),
+    ],
     ids=["Q4_K shared", "Q6_K", "F16 shared"],
 )
 def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
@@ -49,7 +53,8 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     backend.close()
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", pytest.param("Q8_0", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
 def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     # Every token uses all experts, so that rounding cannot change which ones are chosen.
     package = package_of(tmp_path, rng, dtype, moe={**SHARED, "numExpertsPerToken": 6})
@@ -97,6 +102,7 @@ def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
     backend.close()
 
 
+@pytest.mark.thorough
 def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)

@@ -384,3 +384,13 @@ def _divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     steps = np.arange(0, size, 2, dtype=np.float64) / size
     divisors = plain["rope_theta"] ** -steps / scaled.double().numpy()
     return {"rope_freqs.weight": divisors.astype(np.float32)}
+
+
+def decoded_tensors(path: Path) -> dict[str, Any]:
+    """Return every tensor of a file as gguf-py decodes it, by name."""
+    return {
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
+            tensor.shape[::-1]
+        )
+        for tensor in gguf.GGUFReader(path).tensors
+    }

@@ -10,23 +10,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rdrr_converter.architectures import find_architecture
-from rdrr_converter.checkpoint.source import Source, SourceTensor
-from rdrr_converter.reading.model import SourceModel, read_model
-from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph import Graph
 from rdrr_manifests.graph.ops import Attention, LatentAttention, Residual, Router
-from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.attention.rope_tables import attention_factor, frequencies
 from support.published import MORE_PUBLISHED
 from support.published_deepseek import PUBLISHED_DEEPSEEK
 from support.published_dense import PUBLISHED_DENSE
 from support.published_hybrids import HYBRIDS
 from support.published_mixtures import PUBLISHED_MIXTURES
+from support.published_models import graph_of, read_published
 from support.published_older import PUBLISHED_OLDER, WITHOUT_ROPE
 from support.published_sources import COMPARED
 from support.published_state_spaces import PUBLISHED_STATE_SPACES
@@ -67,37 +63,6 @@ def theirs(config: Mapping[str, Any]) -> Any:
         return kind.from_config(their_config(config))
 
 
-def unread() -> Any:
-    raise AssertionError("there are no weights here")
-
-
-def read(config: Mapping[str, Any], model: Any) -> SourceModel:
-    """Read the checkpoint that the model would be saved as, where a tied head has no tensor."""
-    state = model.state_dict()
-    if model.config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
-    tensors = {
-        name: SourceTensor(name, tuple(tensor.shape), "BF16", "model.safetensors", unread)
-        for name, tensor in state.items()
-    }
-    source = Source(Path("checkpoint"), "safetensors", config, tensors)
-    return read_model(source, find_architecture(config))
-
-
-def graph_of(model: SourceModel) -> Graph:
-    manifest = Manifest(
-        model_id="m",
-        quantization="BF16",
-        architecture=model.sizes,
-        moe_config=model.moe,
-        inference=model.inference,
-        total_size=0,
-        shards=(),
-        tensors={},
-    )
-    return derive_graph(manifest, [tensor.name for tensor in model.tensors])
-
-
 def test_only_configurations_that_are_here_are_said_to_be_compared():
     assert set(COMPARED) <= {*PUBLISHED, *HYBRIDS}
 
@@ -105,7 +70,7 @@ def test_only_configurations_that_are_here_are_said_to_be_compared():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
     model = theirs(PUBLISHED[name])
-    ours = read(PUBLISHED[name], model)
+    ours = read_published(PUBLISHED[name], model)
     shapes = {use.name: use.shape for use in graph_of(ours).weights()}
     assert shapes == {tensor.name: tensor.shape for tensor in ours.tensors}
     vision = [key for key in model.state_dict() if "vision" in key or "visual" in key]
@@ -120,7 +85,7 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     stretched = hunyuan.HunYuanDenseV1RotaryEmbedding.compute_ntk_alpha_rope_parameters
 
     config = PUBLISHED[name]
-    graph = graph_of(read(config, theirs(config)))
+    graph = graph_of(read_published(config, theirs(config)))
     whole = their_config(config).get_text_config()
     stated = whole.rope_parameters
     layers = stated if "full_attention" in stated else {None: stated}
@@ -155,7 +120,7 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
 
 def test_the_peculiarities_of_published_models_are_in_their_graphs():
     def graph(name: str) -> Graph:
-        return graph_of(read(PUBLISHED[name], theirs(PUBLISHED[name])))
+        return graph_of(read_published(PUBLISHED[name], theirs(PUBLISHED[name])))
 
     def attention(name: str) -> list[Attention]:
         return [op for op in graph(name).ops if isinstance(op, Attention)]

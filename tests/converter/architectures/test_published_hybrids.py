@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from rdrr_converter.architectures import find_architecture
-from rdrr_converter.checkpoint.source import Source, SourceTensor
-from rdrr_converter.reading.model import SourceModel, read_model
-from rdrr_manifests.graph import Graph, derive_graph
-from rdrr_manifests.models import Manifest
+from rdrr_converter.reading.model import SourceModel
 from support.published_hybrids import HYBRIDS
-
-
-def unread() -> Any:
-    raise AssertionError("there are no weights here")
+from support.published_models import graph_of, read_published
 
 
 def read(name: str) -> SourceModel:
@@ -28,29 +18,7 @@ def read(name: str) -> SourceModel:
         model = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(HYBRIDS[name]["model_type"], **values)
         )
-    state = model.state_dict()
-    if model.config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
-    tensors = {
-        name: SourceTensor(name, tuple(tensor.shape), "BF16", "model.safetensors", unread)
-        for name, tensor in state.items()
-    }
-    source = Source(Path("checkpoint"), "safetensors", HYBRIDS[name], tensors)
-    return read_model(source, find_architecture(HYBRIDS[name]))
-
-
-def graph_of(model: SourceModel) -> Graph:
-    manifest = Manifest(
-        model_id="m",
-        quantization="BF16",
-        architecture=model.sizes,
-        moe_config=model.moe,
-        inference=model.inference,
-        total_size=0,
-        shards=(),
-        tensors={},
-    )
-    return derive_graph(manifest, [tensor.name for tensor in model.tensors])
+    return read_published(HYBRIDS[name], model)
 
 
 STATES = {

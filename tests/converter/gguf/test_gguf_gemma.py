@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import gguf
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
@@ -14,6 +13,7 @@ from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
+from support.gguf_files import decoded_tensors
 from support.gguf_gemma import LIKE_FILES, WITH_SHARED_KEYS, write_gemma_gguf
 from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
 
@@ -53,7 +53,7 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, 
     written = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
+    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
     unread = mine.keys() - other.keys()  # llama.cpp loads keys and values of all layers
     layers = {20, 21} if tiny in GEMMA3N_MODELS else ()
     parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
@@ -84,7 +84,7 @@ def test_tokens_without_a_row_in_the_table_get_copies_of_the_first_row(tmp_path,
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     convert(tmp_path / "source", tmp_path / "package", quantize="q8_0")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    table = payloads(tmp_path / "out.gguf")["per_layer_token_embd.weight"]
+    table = decoded_tensors(tmp_path / "out.gguf")["per_layer_token_embd.weight"]
     with open_package(tmp_path / "package") as package:
         rows = package.dequantize("model.embed_tokens_per_layer.weight")
     np.testing.assert_array_equal(table, rows[[*range(VOCAB - 9), *[0] * 9]])
@@ -103,13 +103,3 @@ def test_another_gemma_3n_than_llama_cpp_assumes_is_refused(tmp_path, rng):
     convert(tmp_path / "source", tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match="assumes another value for every Gemma 3n"):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-
-
-def payloads(path):
-    """Return every tensor as gguf-py decodes it."""
-    return {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
-            tensor.shape[::-1]
-        )
-        for tensor in gguf.GGUFReader(path).tensors
-    }

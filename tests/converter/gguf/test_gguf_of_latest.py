@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
@@ -14,6 +13,7 @@ from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, make_multimodal, save_checkpoint
+from support.gguf_files import decoded_tensors
 from support.gguf_latest import ARCHITECTURES, LIKE_LLAMA_CPP, write_latest_gguf
 from support.tiny_models import ALL_MODELS, LATEST_MODELS
 
@@ -49,7 +49,7 @@ def test_a_gguf_and_an_export_are_those_of_llama_cpp(kind, tmp_path, rng):
     convert(written, tmp_path / "b", quantize="f32")
     assert_same(tmp_path / "b", tmp_path / "a")
     export(tmp_path / "a", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
+    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
     assert mine.keys() == other.keys()
     for name, values in other.items():
         rtol = 1e-5 if name == "rope_freqs.weight" else 0
@@ -101,13 +101,3 @@ def test_parameters_of_an_activation_must_be_stated_for_every_layer(tmp_path, rn
     write_latest_gguf(checkpoint, tmp_path / "m.gguf", {"xielu.beta": [0.5]})
     with pytest.raises(SourceError, match="impossible parameters of an activation"):
         open_source(written)
-
-
-def payloads(path):
-    """Return every tensor as gguf-py decodes it."""
-    return {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
-            tensor.shape[::-1]
-        )
-        for tensor in gguf.GGUFReader(path).tensors
-    }

@@ -13,6 +13,7 @@ from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, transformers_logits
+from support.gguf_files import decoded_tensors
 from support.gguf_state_spaces import LIKE_LLAMA_CPP, write_state_space_gguf
 from support.tiny_models import STATE_SPACE_MODELS
 
@@ -41,7 +42,7 @@ def test_a_gguf_gives_the_package_of_the_checkpoint_and_is_written_alike(tmp_pat
                 two.dequantize(name), theirs.dequantize(name), rtol=0, atol=2**-22, err_msg=name
             )
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
+    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
     assert set(mine) == set(other)
     for name, values in other.items():
         np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
@@ -67,7 +68,7 @@ def test_the_factors_of_falcon_h1_are_written_into_the_weights(tmp_path, rng, ti
     convert(checkpoint, tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
-    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
+    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
     # A factor on queries, keys and values goes to the keys and to the output of the attention.
     moved = [name for name in other if "attn_" in name and "norm" not in name]
     assert set(mine) == set(other)
@@ -172,13 +173,3 @@ def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, 
     convert(checkpoint, tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match=words):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-
-
-def payloads(path):
-    """Return every tensor as gguf-py decodes it."""
-    return {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
-            tensor.shape[::-1]
-        )
-        for tensor in gguf.GGUFReader(path).tensors
-    }

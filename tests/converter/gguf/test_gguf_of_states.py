@@ -13,6 +13,7 @@ from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint
+from support.gguf_files import decoded_tensors
 from support.gguf_states import ARCHITECTURES, LIKE_LLAMA_CPP, write_state_gguf
 from support.tiny_models import LATEST_MODELS
 
@@ -56,7 +57,7 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path,
     written = write_state_gguf(checkpoint, tmp_path / "m.gguf")
     convert(checkpoint, tmp_path / "package", quantize="f32")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (payloads(path) for path in (tmp_path / "out.gguf", written))
+    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
     assert mine.keys() == other.keys()
     for name, values in other.items():
         np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
@@ -123,13 +124,3 @@ def test_what_llama_cpp_would_not_load_is_refused(tmp_path, rng, name, options, 
     convert(saved(tiny, tmp_path / "model", rng, **options), tmp_path / "package", quantize="f16")
     with pytest.raises(ConversionError, match=words):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-
-
-def payloads(path):
-    """Return every tensor as gguf-py decodes it."""
-    return {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(
-            tensor.shape[::-1]
-        )
-        for tensor in gguf.GGUFReader(path).tensors
-    }

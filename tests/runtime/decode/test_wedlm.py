@@ -116,7 +116,7 @@ def test_every_pass_equals_that_of_the_definition(request, package, rng, where, 
         assert len(expected.rows) == 16  # one mask per pass
 
 
-@pytest.mark.parametrize("where", ["on_cpu", "on_gpu"])
+@pytest.mark.parametrize("where", ["on_cpu", pytest.param("on_gpu", marks=pytest.mark.thorough)])
 def test_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, where):
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()

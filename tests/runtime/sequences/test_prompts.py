@@ -110,15 +110,8 @@ def test_logits_of_short_prompts_are_close_to_torch(backend, package, rng):
         assert relative_error(logits, expected[count - 2 : count - 1]) > APART  # the control
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        20,
-        pytest.param(70, marks=pytest.mark.thorough),
-        pytest.param(513, marks=pytest.mark.thorough),
-        pytest.param(540, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [20, 70, 513, 540])
 def test_the_last_ids_of_a_prompt_run_in_a_shorter_pass_with_the_same_result(
     backend, rng, count, monkeypatch
 ):
@@ -135,6 +128,7 @@ def test_the_last_ids_of_a_prompt_run_in_a_shorter_pass_with_the_same_result(
     assert relative_error(other, long) > APART  # the control
 
 
+@pytest.mark.thorough
 def test_a_prompt_of_a_batch_runs_in_short_passes_behind_the_long_one(backend, rng):
     batch = backend.batch(2, CONTEXT)
     ids = rng.integers(0, VOCAB, 541).tolist()

@@ -90,8 +90,11 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
     assert prefill[0].work.count(CONTEXT) != prefill[0].work.count(1)  # the control
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("count", [5, 21], ids=["few", "window"])
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(5, marks=pytest.mark.thorough), pytest.param(21)],
+    ids=["few", "window"],
+)
 def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     package = write_random_package(tmp_path, llama_manifest("Q4_K", embedding="Q8_0"), rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
