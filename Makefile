@@ -30,7 +30,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn clean
+.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn test-serve clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -123,6 +123,10 @@ dawn: ## Set up Dawn for Node, so that tests compile shaders with Tint.
 
 test-dawn: $(VENV)/installed-dev dawn ## Run the tests of the kernels on Dawn (SAMPLE=N: N of each file).
 	RDRR_TEST_DEVICE=dawn RDRR_TEST_SAMPLE=$(SAMPLE) $(BIN)/python -m pytest -q tests/runtime/phases
+
+test-serve: $(VENV)/installed-dev ## Run all tests of the server, with further clients from PyPI.
+	@$(PIP) install --quiet -c constraints.txt litellm llm 'lm-eval[api]'
+	$(BIN)/python -m pytest -q tests/api/serve tests/runtime/decode/test_scheduler.py
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo
