@@ -8,11 +8,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.errors import RdrrError
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.infill import infill_prompt
 from rdrr.serve.requests import ChatRequest, CompletionRequest, Request, now
 from rdrr.serve.texts import Answer, Service, Texts, call, usage
 
@@ -126,7 +127,7 @@ class CompletionForm:
 async def complete(service: Service, request: CompletionRequest) -> Response:
     """Answer `/v1/completions`."""
     model, prompts = service.model, request.prompts
-    ids = [model.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    ids = [_ids(model, prompt, request.suffix) for prompt in prompts]
     forms = [
         form
         for prompt, tokens in zip(prompts, ids, strict=True)
@@ -151,6 +152,12 @@ async def complete(service: Service, request: CompletionRequest) -> Response:
         for index, (form, answer) in enumerate(zip(forms, answers, strict=True))
     ]
     return JSONResponse({**head, "choices": choices, "usage": usage(answers, request.n)})
+
+
+def _ids(model: Model, prompt: str | list[int], suffix: str | None) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    return infill_prompt(model, prompt, suffix) if suffix else model.encode(prompt)
 
 
 async def _form(
@@ -259,18 +266,3 @@ async def _stream(parts: AsyncIterator[str], close: Callable[[], None]) -> Async
 
 def _chunk(head: Mapping[str, Any], index: int, part: Mapping[str, Any], finish: str | None) -> str:
     return sse.data({**head, "choices": [{"index": index, **part, "finish_reason": finish}]})
-
-
-def check_name(service: Service, name: str | None) -> None:
-    """Check that a request means the model that is served; one without a name means any.
-
-    Raises:
-        UsageError: It means another.
-    """
-    served = (service.name, *service.aliases)
-    # Ollama's clients add the tag that they take for granted.
-    if name is not None and name.removesuffix(":latest") not in served:
-        raise UsageError(UNKNOWN_MODEL, expected=" or ".join(served), found=name)
-
-
-UNKNOWN_MODEL = "this model is not served"
