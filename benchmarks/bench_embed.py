@@ -29,15 +29,17 @@ from _script import table
 from rdrr._sample_texts import sample_texts
 
 F32 = npt.NDArray[np.float32]
-TYPES = ("f32", "f16", "q8_0", "q4_k_m")
-EXACT = {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}
+TYPES: tuple[Any, ...] = ("f32", "f16", "q8_0", "q4_k_m")
+EXACT: dict[str, Any] = {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}
 ROUNDS, LONGEST = 5, 128
 
 
 def judge_of(checkpoint: Path, limit: int) -> tuple[str, Callable[[Sequence[str]], F32]]:
     """Return the name of the judge, and what it computes of texts of at most `limit` tokens."""
     try:
-        from sentence_transformers import SentenceTransformer
+        from sentence_transformers import (  # type: ignore[import-not-found, unused-ignore]
+            SentenceTransformer,
+        )
     except ImportError:
         return "transformers", _mean_of_tokens(checkpoint, limit)
     model = SentenceTransformer(str(checkpoint), device="cpu")
@@ -84,7 +86,7 @@ def nearest(vectors: F32) -> npt.NDArray[np.int64]:
     """Return the index of the nearest other text of each."""
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -2.0)
-    return similar.argmax(axis=1)
+    return np.asarray(similar.argmax(axis=1), np.int64)
 
 
 def compare(ours: F32, theirs: F32) -> dict[str, float]:
@@ -139,7 +141,7 @@ def main() -> int:
     texts = list(sample_texts(options.count))
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        packages = {kind: Path(folder) / kind for kind in options.type or TYPES}
+        packages: dict[Any, Path] = {kind: Path(folder) / kind for kind in options.type or TYPES}
         for kind, package in packages.items():
             rdrr.convert(options.checkpoint, package, quantize=kind)
         first = next(iter(packages.values()))
@@ -148,7 +150,7 @@ def main() -> int:
         theirs = judge(texts)
         for kind, package in packages.items():
             for backend in options.backend or ["cpu"]:
-                exact = EXACT if backend == "wgpu" and kind == "f32" else {}
+                exact: dict[str, Any] = EXACT if backend == "wgpu" and kind == "f32" else {}
                 with rdrr.load(package, backend=backend, **exact) as model:
                     ours = model.embed(texts, truncate=True)
                 size = sum(file.stat().st_size for file in package.glob("*.bin"))

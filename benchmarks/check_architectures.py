@@ -24,6 +24,7 @@ import numpy as np
 from _architecture_checks import LIMITS, REQUIRED, Outcome, Subject, check, subjects
 from _script import table
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule
+from rdrr_converter.architectures.base import MASKED
 from rdrr_converter.architectures.checked import CHECKED_FILE, CheckedArchitecture, read_checked
 
 HEADINGS = {
@@ -95,10 +96,21 @@ def markdown(checked: Mapping[str, CheckedArchitecture], facts: Mapping[str, str
         classes = ", ".join(f"`{each}`" for each in rules[name].classes) if name in rules else ""
         cells = [f"{entry.errors[key]:.0e}" if key in entry.errors else "-" for key in HEADINGS]
         lines.append(_row((name, classes, *cells)))
-    rest = sorted(set(rules) - set(checked))
+    encoders = sorted(name for name in rules if _is_encoder(rules[name]))
+    lines.append(
+        f"\nEncoders predict no tokens: {', '.join(encoders)}. `tests/end_to_end/test_encoders.py` "
+        "compares their embeddings\non both backends, and their heads on the CPU, with those of "
+        "transformers, within 1e-05."
+    )
+    rest = sorted(set(rules) - set(checked) - set(encoders))
     if rest:
         lines.append(f"\nThe command has no model for: {', '.join(rest)}.")
     return "\n".join(lines) + "\n"
+
+
+def _is_encoder(rule: ArchitectureRule) -> bool:
+    """Return whether an architecture has a head for masked tokens instead of an output head."""
+    return any(head.ending == MASKED for head in rule.heads)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ _SMALLEST = 1e-12
 """Lower bound of the norm that a vector is divided by, as in torch's `normalize`."""
 
 
-class Embeddings(npt.NDArray[np.float32] if TYPE_CHECKING else np.ndarray):
+class Embeddings(np.ndarray[Any, np.dtype[np.float32]]):
     """Embeddings of texts, float32 [number of texts, width]; an array of NumPy like any other.
 
     Attributes:
@@ -50,8 +50,8 @@ class Embeddings(npt.NDArray[np.float32] if TYPE_CHECKING else np.ndarray):
 
 
 def _gelu_erf(x: F32) -> F32:
-    erf = np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64) / math.sqrt(2.0))
-    return np.asarray(0.5 * x * (1.0 + erf.astype(np.float64)), np.float32)
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    return np.asarray(0.5 * x * (1.0 + erf(x.astype(np.float64) / math.sqrt(2.0))), np.float32)
 
 
 def _gelu_tanh(x: F32) -> F32:
@@ -99,14 +99,14 @@ class _Layer:
 
     def __call__(self, x: F32) -> F32:
         """Return the outputs for inputs [..., input size]."""
-        y = x @ self.weight.T
+        y: F32 = x @ self.weight.T
         y = self.activation(y if self.bias is None else y + self.bias)
         if self.gain is None:
             return y
         centred = y - y.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
         y = centred / np.sqrt(variance + np.float32(self.eps)) * self.gain
-        return y if self.shift is None else y + self.shift
+        return np.asarray(y if self.shift is None else y + self.shift, np.float32)
 
 
 class Pooling:

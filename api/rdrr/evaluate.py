@@ -1,4 +1,4 @@
-"""Perplexity of a text, and the Kullback-Leibler divergence between two models.
+"""Perplexity of a text, and the divergence between two models, or between their embeddings.
 
 The text is cut into windows that do not overlap. Each window begins with an empty cache, and every
 token after the first of its window is predicted from the tokens before it (teacher forcing).
@@ -19,6 +19,7 @@ from rdrr_format.html_tables import facts_table
 
 from rdrr._model import Model
 from rdrr._probabilities import divergence, log_softmax
+from rdrr._sample_texts import SENTENCES
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -262,3 +263,46 @@ def _check_same_tokens(
             expected=f"the vocabulary of {model.package.where}",
             found=f"{sizes[1]} tokens beside {sizes[0]}" if sizes[0] != sizes[1] else "other ids",
         )
+
+
+@dataclass(frozen=True)
+class EmbeddingSimilarity:
+    """How alike the embeddings of two packages are on the same texts.
+
+    Attributes:
+        texts: Number of texts.
+        least: Smallest cosine similarity of the two embeddings of a text.
+        mean: Mean of the similarities.
+    """
+
+    texts: int
+    least: float
+    mean: float
+
+
+def compare_embeddings(
+    first: Model, second: Model, texts: Sequence[str] = SENTENCES
+) -> EmbeddingSimilarity:
+    """Return how alike the embeddings of two models are, such as of one model in two types.
+
+    Args:
+        first: An embedding model.
+        second: Another one with the same width.
+        texts: The texts; sentences in several languages and scripts by default.
+
+    Raises:
+        ManifestError: A model makes no embeddings.
+        UsageError: There are no texts, or the widths differ.
+    """
+    vectors = [
+        np.asarray(model.embed(texts, truncate=True), np.float64) for model in (first, second)
+    ]
+    if not texts or vectors[0].shape != vectors[1].shape:
+        raise UsageError(
+            "the embeddings cannot be compared",
+            expected="texts, and one width",
+            found=", ".join(str(rows.shape) for rows in vectors),
+        )
+    norms = np.prod([np.linalg.norm(rows, axis=1) for rows in vectors], axis=0)
+    cosines = (vectors[0] * vectors[1]).sum(axis=1) / norms
+    return EmbeddingSimilarity(len(texts), float(cosines.min()), float(cosines.mean()))

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 import rdrr
 import torch
+from rdrr.evaluate import compare_embeddings
 from rdrr_converter.convert import convert
-from rdrr_format.errors import ConversionError, GenerationError, ManifestError, SourceError
+from rdrr_format.errors import (
+    ConversionError,
+    GenerationError,
+    ManifestError,
+    SourceError,
+    UsageError,
+)
 from rdrr_manifests.validation import validate
+from support.commands import rdrr as run_rdrr
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
 from support.sentence_checkpoints import add_modules, expected_embedding
 
@@ -179,3 +187,65 @@ def test_what_the_families_cannot_express_is_refused(rng, tmp_path):
             convert(tmp_path / "source", tmp_path / "package")
     file.write_text(json.dumps({**config, "position_embedding_type": "absolute"}), encoding="utf-8")
     convert(tmp_path / "source", tmp_path / "package")
+
+
+def test_the_commands_read_texts_from_a_file_and_say_what_is_cut(rng, tmp_path):
+    package = converted(make_encoder("bert", rng), tmp_path)
+    lines = ['"a text"', "", json.dumps({"text": "b " * 300, "id": 7}), '"a\u2028b"']
+    file = tmp_path / "texts.jsonl"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    command = ["embed", package, "--input", file, "--backend", "cpu"]
+    refused = run_rdrr(*command)
+    assert refused.code == 1
+    assert "or use --truncate" in refused.err
+    done = run_rdrr(*command, "--truncate", "--json").json()
+    assert (done["texts"], done["truncated"]) == (3, [1])
+    saved = run_rdrr(*command, "--truncate", "--out", tmp_path / "v.npy")
+    assert "the end of 1 texts was left out: 2" in saved.err
+    assert np.array_equal(np.load(tmp_path / "v.npy"), np.array(done["embeddings"], np.float32))
+    assert run_rdrr(*command, "a text").code == 2
+    assert run_rdrr("embed", package, "--backend", "cpu").code == 2
+    for line, found in (("{", "not JSON"), ("[1]", "no text"), ('{"text": 1}', "no text")):
+        file.write_text(f'"good"\n{line}\n', encoding="utf-8")
+        wrong = run_rdrr(*command)
+        assert wrong.code == 2
+        assert f"line 2: {found}" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "text"),
+    [
+        ("ForSequenceClassification", "probabilities", "go"),
+        ("ForTokenClassification", "tokens", "go"),
+        ("ForMaskedLM", "masks", "go [MASK]"),
+    ],
+)
+def test_the_command_classifies_what_the_head_of_the_model_has(task, key, text, rng, tmp_path):
+    options = {} if task == "ForMaskedLM" else {"num_labels": 2}
+    package = converted(make_encoder("bert", rng, task, **options), tmp_path)
+    done = run_rdrr("classify", package, text, "--backend", "cpu", "--json").json()
+    (result,) = done[key]
+    assert len(result) == {"probabilities": 2, "tokens": 2, "masks": 1}[key]
+    shown = run_rdrr("classify", package, text, "--backend", "cpu")
+    assert shown.code == 0
+    assert "LABEL_0" in shown.out or key == "masks"
+
+
+def test_what_a_type_costs_is_the_similarity_of_the_embeddings(rng, tmp_path):
+    model = make_encoder("bert", rng)
+    for kind in ("f32", "q8_0", "q4_k_m"):
+        save_encoder(model, tmp_path / "source")
+        convert(tmp_path / "source", tmp_path / kind, quantize=kind)
+    command = ["diff", tmp_path / "f32", tmp_path / "q8_0", "--embeddings"]
+    found = run_rdrr(*command, "--json").json()["embeddings"]
+    assert 0.99 < found["least"] < found["mean"] < 1.0
+    assert f"at least {found['least']:.6f}" in run_rdrr(*command).out
+    with (
+        rdrr.load(tmp_path / "f32", backend="cpu") as first,
+        rdrr.load(tmp_path / "q4_k_m", backend="cpu") as second,
+    ):
+        assert compare_embeddings(first, first).least > 1 - 1e-6
+        # Narrow rows are stored in the type that takes fewer bytes.
+        assert compare_embeddings(first, second).least < found["least"]
+        with pytest.raises(UsageError, match="cannot be compared"):
+            compare_embeddings(first, second, [])

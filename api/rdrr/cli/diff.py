@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rdrr.difference import Difference, TensorDifference
+    from rdrr.evaluate import EmbeddingSimilarity
 
 
 def diff(
@@ -35,6 +37,13 @@ def diff(
     all_tensors: Annotated[
         bool, typer.Option("--all", help="Also list the tensors that are equal.")
     ] = False,
+    embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--embeddings",
+            help="Also run both, and print how alike their embeddings of some sentences are.",
+        ),
+    ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
@@ -52,11 +61,30 @@ def diff(
         open_package(second, follow_links=follow_links) as right,
     ):
         difference = compare_packages(left, right)
+    similarity = _similarity(first, second, follow_links=follow_links) if embeddings else None
     if json:
-        print_json(difference.as_dict())
+        more = {} if similarity is None else {"embeddings": asdict(similarity)}
+        print_json({**difference.as_dict(), **more})
     else:
         _show(difference, all_tensors=all_tensors)
+        if similarity is not None:
+            console().print(
+                f"cosine similarity of the embeddings of {similarity.texts} sentences: at least "
+                f"{similarity.least:.6f}, mean {similarity.mean:.6f}"
+            )
     return 0 if difference.is_same_model else 1
+
+
+def _similarity(first: str, second: str, *, follow_links: bool) -> EmbeddingSimilarity:
+    """Run two packages, and return how alike their embeddings are."""
+    import rdrr
+    from rdrr.evaluate import compare_embeddings
+
+    with (
+        rdrr.load(first, follow_links=follow_links) as left,
+        rdrr.load(second, follow_links=follow_links) as right,
+    ):
+        return compare_embeddings(left, right)
 
 
 def _show(difference: Difference, *, all_tensors: bool) -> None:

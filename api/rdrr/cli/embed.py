@@ -12,14 +12,23 @@ from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, note, print_json
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._texts import Texts, first_of, open_model
+from rdrr.cli._texts import (
+    Input,
+    Texts,
+    Truncate,
+    first_of,
+    note_truncated,
+    open_model,
+    texts_of,
+)
 
 
 @with_flags
 def embed(
     path: PackagePath,
-    texts: Texts,
+    texts: Texts = None,
     *,
+    file: Input = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -30,14 +39,16 @@ def embed(
         Path | None,
         typer.Option(metavar="FILE", help="NumPy file (.npy) to write the embeddings to."),
     ] = None,
+    truncate: Truncate = False,
     load: LoadOptions,
     json: JsonFlag = False,
 ) -> int:
     """Compute the embeddings of texts with an embedding model."""
     if out is not None and out.suffix != ".npy":
         raise UsageError("--out has another suffix than .npy", found=out)
+    given = texts_of(texts, file)
     with open_model(path, load, hidden=json) as model:
-        vectors = model.embed(texts, prompt=prompt)
+        vectors = model.embed(given, prompt=prompt, truncate=truncate)
     if out is not None:
         import numpy as np
 
@@ -45,14 +56,18 @@ def embed(
             np.save(out, vectors, allow_pickle=False)
         except OSError as error:
             raise StoreError("cannot be written", where=out, found=error.strerror) from error
+    cut = list(vectors.truncated)
     if json:
         written = {} if out is None else {"written": str(out)}
         content = {"embeddings": vectors.tolist()} if out is None else {}
-        print_json({"texts": len(vectors), "width": vectors.shape[1], **content, **written})
-    elif out is not None:
+        facts_of = {"texts": len(vectors), "width": vectors.shape[1], "truncated": cut}
+        print_json({**facts_of, **content, **written})
+        return 0
+    note_truncated(cut)
+    if out is not None:
         note(f"{len(vectors)} embeddings of width {vectors.shape[1]} written to {out}")
     else:
-        rows = [(text, _beginning(row.tolist())) for text, row in zip(texts, vectors, strict=True)]
+        rows = [(text, _beginning(row.tolist())) for text, row in zip(given, vectors, strict=True)]
         console().print(facts(rows))
     return 0
 
