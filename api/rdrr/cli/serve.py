@@ -87,7 +87,9 @@ def serve(
     name = model.package.manifest.model_id
     names = tuple(alias or ())
     service = Service(worker, name, names, Metrics(), int(time.time()), template, timeout)
-    app = application(service, key=key, hosts=hosts_of(host), origins=cors or ())
+    app = application(
+        service, key=key, hosts=hosts_of(host), origins=cors or (), package=model.package
+    )
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
         with _listening(host, port) as listener:
