@@ -105,6 +105,7 @@ export class App {
   }
 
   #remove(conversation: Conversation): void {
+    if (!confirm(`Delete the conversation “${conversation.title}”?`)) return;
     forget(conversation.id);
     if (conversation.id === this.#conversation.id) this.#open(conversations()[0] ?? newConversation());
     else this.#showSide();
@@ -142,7 +143,7 @@ export class App {
     const actions: Actions = {
       regenerate: () => void this.#regenerate(),
       edit: (at) => this.#edit(at),
-      copy: (text) => void navigator.clipboard?.writeText(text).then(() => this.#say('Copied')),
+      copy: (text) => void navigator.clipboard.writeText(text).then(() => this.#say('Copied')),
     };
     this.#views = turns.map((turn, at) => new MessageView(turn, at, at === turns.length - 1, actions));
     byId('log').replaceChildren(...this.#views.map(({ node }) => node));
