@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,21 @@ _ANSWER = "\u2063answer\u2063"
 """Stands for an answer whose ids are known."""
 
 Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """The prompt of a conversation.
+
+    Attributes:
+        ids: Its token ids.
+        ends: Ids that end the answer, besides those of the model.
+        text: The end of its text, which tells what the answer begins with.
+    """
+
+    ids: list[int]
+    ends: list[int]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -42,12 +57,28 @@ class ChatPrompt:
     variables: Mapping[str, Any] | None
     control: ControlTokens | None
 
-    def ids(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of messages, and of the beginning of the answer to them.
+    def rendered(
+        self,
+        messages: Sequence[Message],
+        *,
+        opening: Callable[[str], str] | None = None,
+        prefill: str = "",
+    ) -> tuple[list[int], str]:
+        """Return the ids of messages and of the beginning of the answer, and the end of their text.
 
         An answer with ids is part of the conversation as it was generated, with the special tokens
         that its text does not show.
+
+        Args:
+            messages: The messages.
+            opening: Returns what follows the template's text, which may hold control tokens.
+            prefill: Text that the answer begins with.
         """
+
+        def opened(text: str) -> str:
+            said = prefill if self.control is None else self.control.marked(prefill)
+            return f"{text}{opening(text) if opening is not None else ''}{said}"
+
         plain: list[Message] = [
             {key: value for key, value in message.items() if key != IDS}
             if isinstance(message, Mapping)
@@ -56,14 +87,17 @@ class ChatPrompt:
         ]
         answers = [at for at, message in enumerate(messages) if at and _ids_of(message)]
         if not answers:
-            return self._encode(self._text(plain))
+            text = opened(self._text(plain))
+            return self._encode(text), text
         ids = self._encode(self._text(plain[: answers[0]]))
         for at, following in zip(answers, [*answers[1:], len(plain)], strict=True):
-            text = self._after(plain[:following], at)
-            if text is None:
-                return self._encode(self._text(plain))
+            after = self._after(plain[:following], at)
+            if after is None:
+                text = opened(self._text(plain))
+                return self._encode(text), text
+            text = opened(after) if following == len(plain) else after
             ids += self._answer(messages[at]) + self._encode(text, follows=True)
-        return ids
+        return ids, text
 
     def _answer(self, message: Message) -> list[int]:
         """Return the ids of an answer without its end, which the template writes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -153,10 +153,17 @@ class AnswerText:
         codec: The tokenizer.
         prompt_ids: The ids that come before, whose text is not returned.
         stop: The stop strings.
+        shows: Returns whether the text of a special token is shown.
     """
 
-    def __init__(self, codec: TextCodec, prompt_ids: Sequence[int], stop: Sequence[str]) -> None:
-        self._filter = StopFilter(stop)
+    def __init__(
+        self,
+        codec: TextCodec,
+        prompt_ids: Sequence[int],
+        stop: Sequence[str],
+        shows: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._filter = StopFilter(stop, shows)
         self._stream = codec.stream(prompt_ids)
 
     @property
@@ -184,13 +191,15 @@ class StopFilter:
 
     Args:
         stop: The stop strings; empty ones are ignored.
+        shows: Returns whether the text of a special token is returned; None for never.
 
     Attributes:
         found: The stop string that ended the text; None so far.
     """
 
-    def __init__(self, stop: Sequence[str]) -> None:
+    def __init__(self, stop: Sequence[str], shows: Callable[[str], bool] | None = None) -> None:
         self._stop = tuple(text for text in stop if text)
+        self._shows = shows
         self._held = ""
         self._visible = bytearray()
         self.found: str | None = None
@@ -207,8 +216,8 @@ class StopFilter:
         return self._add(piece, special=False)
 
     def feed_special(self, token: str) -> str:
-        """Add a special token, which is compared with the stop strings but not returned."""
-        return self._add(token, special=True)
+        """Add a special token, which is compared with the stop strings but rarely returned."""
+        return self._add(token, special=self._shows is None or not self._shows(token))
 
     def _add(self, piece: str, *, special: bool) -> str:
         if self.found is not None:

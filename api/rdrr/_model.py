@@ -19,7 +19,7 @@ from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
 from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
-from rdrr._chat_prompt import ChatPrompt
+from rdrr._chat_prompt import ChatPrompt, RenderedChat
 from rdrr._decoding import DraftModels
 from rdrr._generate_keywords import (
     BATCH,
@@ -255,17 +255,18 @@ class Model(ScoringModel):
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong.
         """
-        ids, ends = self._chat_ids(
+        rendered = self._render_chat(
             messages,
             tools=tools,
             template=template,
             variables=variables,
             control_tokens=control_tokens,
         )
-        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *ends]
-        return self.generate(ids, **options)
+        stated = token_ids(options.get("stop_ids", ()), "`stop_ids`")
+        options["stop_ids"] = [*stated, *rendered.ends]
+        return self.generate(rendered.ids, **options)
 
-    def _chat_ids(
+    def _render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -273,8 +274,18 @@ class Model(ScoringModel):
         template: str | Path | None = None,
         variables: Mapping[str, Any] | None = None,
         control_tokens: bool = False,
-    ) -> tuple[list[int], list[int]]:
-        """Return the ids of a chat's prompt, and those that end an answer; see `chat`."""
+        **answer: Any,
+    ) -> RenderedChat:
+        """Return the prompt of a chat; see `chat`.
+
+        Args:
+            messages: The messages.
+            tools: JSON schemas of the functions that the model may call.
+            template: File of a chat template that replaces the package's own.
+            variables: Further variables of the template.
+            control_tokens: Let the text of messages become control tokens.
+            answer: What the answer begins with, as `ChatPrompt.rendered` takes it.
+        """
         chosen = self.chat_template(template, tools=tools is not None)
         texts = chosen.control_tokens(self._codec.added_tokens())
         known = None if control_tokens else self._codec.control_tokens(texts)
@@ -282,7 +293,8 @@ class Model(ScoringModel):
         stops = [token_id for token_id in after if self._codec.is_special(token_id)]
         ends = (*self.package.manifest.eos_token_ids, *stops)
         prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
-        return prompt.ids(messages), stops
+        ids, text = prompt.rendered(messages, **answer)
+        return RenderedChat(ids, stops, text)
 
     def agenerate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import GenerationError, ManifestError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from rdrr_runtime.backend import Backend
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
     from rdrr._ranking import RankPrompt
 
@@ -214,6 +216,26 @@ class ScoringModel(LoadedPackage):
             if len(ids) > 1:
                 backend.fill(ids[:-1], 0)
             return [_loglikelihood(backend, ids, new, rows) for new in wanted]
+
+    def _prompt_logprobs(self, ids: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Return the log-probabilities of each id of a prompt but the first.
+
+        Args:
+            ids: Token ids that fit the context.
+            top: Number of most probable tokens of each position.
+        """
+        from rdrr_runtime.sampling.finite import check_logits
+        from rdrr_runtime.sampling.logprobs import token_logprobs
+
+        rows = max(1, _LOGITS_BYTES // (4 * self.package.manifest.architecture.vocab_size))
+        recorded: list[TokenLogprobs] = []
+        with self._engine.lend() as backend:
+            for start in range(0, len(ids) - 1, rows):
+                run = ids[start : min(start + rows, len(ids) - 1)]
+                logits = check_logits(backend.logits(run, start, all_rows=True))
+                following = ids[start + 1 : start + 1 + len(run)]
+                recorded += map(token_logprobs, logits, following, repeat(top))
+        return recorded
 
 
 def _hidden_states(

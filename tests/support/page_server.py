@@ -31,6 +31,7 @@ class PageServer(ThreadingHTTPServer):
         requests: The bodies of all requests for text.
         gone: Set when a client has gone in the middle of an answer.
         chats: Whether the model has a chat template.
+        extra: Contents of further files by their paths.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class PageServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.gone = threading.Event()
         self.chats = True
+        self.extra: dict[str, bytes] = {}
         self.files = TestClient(Starlette(routes=page_routes()))
 
     @property
@@ -70,6 +72,9 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if self.path in known:
             self._send(200, json.dumps(known[self.path]).encode(), {})
+            return
+        if self.path in self.server.extra:
+            self._send(200, self.server.extra[self.path], {})
             return
         answer = self.server.files.get(self.path)
         headers = {

@@ -395,7 +395,7 @@ def _answered_chat(codec: TextCodec, case: Mapping[str, Any]) -> dict[str, Any]:
     ends = [token_id for token_id in after if codec.is_special(token_id)]
     prompt = ChatPrompt(template, codec, (END, *ends), tools, variables, control)
     try:
-        ids: list[int] | None = prompt.ids(case["messages"])
+        ids: list[int] | None = prompt.rendered(case["messages"])[0]
     except GenerationError:
         ids = None
     return {**case, "ids": ids, "ends": ends}

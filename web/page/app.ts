@@ -44,22 +44,15 @@ export class App {
   async reopen(): Promise<void> {
     const engine = this.#engine;
     if (!engine) return;
-    this.#tell('');
+    this.tell('');
     try {
       const info = await this.#loader.open(engine);
       if (engine !== this.#engine) return;
       this.#info = info;
-      engine.onLost((reason) => this.#lost(reason));
     } catch (error) {
-      if (engine === this.#engine) this.#tell(messageOf(error));
+      if (engine === this.#engine) this.tell(messageOf(error));
     }
     this.#show();
-  }
-
-  #lost(reason: string): void {
-    this.#info = null;
-    this.#show();
-    this.#tell(reason);
   }
 
   stop(): void {
@@ -80,7 +73,7 @@ export class App {
     byId('stop').onclick = () => this.stop();
     byId('again').onclick = () => void this.#continueAgain();
     byId('new').onclick = () => this.#open(newConversation());
-    byId('notice-close').onclick = () => this.#tell('');
+    byId('notice-close').onclick = () => this.tell('');
     byId('draft-text').oninput = () => {
       this.#conversation.text = byId<HTMLTextAreaElement>('draft-text').value;
       this.#keep();
@@ -103,7 +96,7 @@ export class App {
     this.#conversation = conversation;
     current.set(conversation.id);
     closeMenu();
-    this.#tell('');
+    this.tell('');
     this.#isFollowing = true;
     showSpeed(null);
     showUsed(null, null);
@@ -121,7 +114,7 @@ export class App {
     const { turns, text } = this.#conversation;
     this.#conversation.changed = Date.now();
     this.#conversation.title = (turns[0]?.content ?? text).trim().slice(0, 80) || 'New conversation';
-    if (!keep(this.#conversation)) this.#tell('This browser has no room for the conversation: it is lost on a reload. Delete others.');
+    if (!keep(this.#conversation)) this.tell('This browser has no room for the conversation: it is lost on a reload. Delete others.');
     current.set(this.#conversation.id);
   }
 
@@ -177,8 +170,8 @@ export class App {
     if (this.#isFollowing) scroll.scrollTop = scroll.scrollHeight;
   }
 
-  // An error that stays; an empty text takes it away.
-  #tell(text: string): void {
+  /** Shows an error that stays; an empty text takes it away. */
+  tell(text: string): void {
     byId('notice').hidden = !text;
     byId('notice-text').textContent = text;
   }
@@ -219,7 +212,7 @@ export class App {
 
   async #answer(): Promise<void> {
     const { turns } = this.#conversation;
-    const messages = messagesOf(turns, this.#settings.system);
+    const messages = messagesOf(turns, this.#settings.system, this.#info?.id);
     const turn: Turn = { role: 'assistant', content: '' };
     turns.push(turn);
     this.#isFollowing = true;
@@ -241,7 +234,7 @@ export class App {
       if (conversation === this.#conversation) field.value = conversation.text;
       field.scrollTop = field.scrollHeight;
     });
-    if (turn.note) this.#tell(turn.note);
+    if (turn.note) this.tell(turn.note);
   }
 
   async #continueAgain(): Promise<void> {
@@ -256,9 +249,10 @@ export class App {
     const engine = this.#engine!;
     const running = new AbortController();
     const meter = new Meter();
+    const ids: number[] = [];
     const conversation = this.#conversation;
     this.#running = running;
-    this.#tell('');
+    this.tell('');
     this.#keep();
     this.#show();
     const view = this.#views.at(-1)?.node;
@@ -268,6 +262,7 @@ export class App {
         meter.add(piece);
         turn.content += piece.content ?? '';
         turn.reasoning = (turn.reasoning ?? '') + (piece.reasoning ?? '');
+        ids.push(...(piece.ids ?? []));
         if (piece.finish === 'length') turn.note = 'The answer ended at the limit of tokens.';
       }, () => {
         show();
@@ -277,6 +272,7 @@ export class App {
       turn.note = running.signal.aborted ? 'Stopped.' : messageOf(error);
     } finally {
       turn.stats = meter.summary;
+      if (ids.length && this.#info) turn.ids = { model: this.#info.id, ids };
       view?.removeAttribute('data-writing');
       this.#running = null;
       show();
@@ -298,10 +294,11 @@ export class App {
   }
 }
 
-function messagesOf(turns: readonly Turn[], system: string): Message[] {
+// Answers of the same model go with their ids, so that it reads them from its cache.
+function messagesOf(turns: readonly Turn[], system: string, model: string | undefined): Message[] {
   const said = turns.filter(({ role, content }) => role === 'user' || content);
   const first: Message[] = system.trim() ? [{ role: 'system', content: system }] : [];
-  return [...first, ...said.map(({ role, content }) => ({ role, content }))];
+  return [...first, ...said.map(({ role, content, ids }) => ({ role, content, ...(ids && ids.model === model && { token_ids: ids.ids }) }))];
 }
 
 // Reads all pieces, and shows them at most once for each frame.

@@ -29,7 +29,7 @@ export type Question = ({ readonly messages: readonly Message[] } | { readonly p
 export interface Piece {
   readonly content?: string;
   readonly reasoning?: string;
-  readonly tokens?: number; // new tokens so far
+  readonly ids?: readonly number[]; // of the tokens since the piece before, where the engine tells them
   readonly finish?: string | null;
   readonly usage?: Usage;
 }
@@ -51,7 +51,7 @@ export interface Progress {
 export interface Survey {
   readonly model: string;
   readonly size: number; // bytes to download
-  readonly memory: number; // bytes of GPU memory
+  readonly memory: number | null; // bytes of GPU memory; null if it does not run here
   readonly cached: boolean;
   readonly reason: string | null; // why it does not run here
 }
@@ -62,8 +62,6 @@ export interface PageEngine {
   survey(): Promise<Survey | null>;
   open(onProgress: (progress: Progress) => void, signal: AbortSignal): Promise<ModelInfo>;
   answer(question: Question, signal: AbortSignal): AsyncIterable<Piece>;
-  // Calls back when the model is lost for good.
-  onLost(callback: (reason: string) => void): void;
   close(): Promise<void>;
 }
 

@@ -50,13 +50,15 @@ export class Loader {
     byId('load-stop').onclick = () => this.#loading?.abort(new EngineError('Loading was stopped.'));
     if (!survey.cached) await clicked(start, signal);
     start.hidden = true;
+    show({ stage: 'Starting', loaded: 0, total: 0 });
     byId('load-progress').hidden = false;
   }
 }
 
 function facts({ model, size, memory, cached }: Survey): string {
   const download = cached ? 'It has been downloaded already' : `Its download is ${bytes(size)}, once; it is kept in this browser`;
-  return `${model}. ${download}. It takes ${bytes(memory)} of graphics memory, and what you write stays on this device.`;
+  const takes = memory === null ? '' : ` It takes ${bytes(memory)} of graphics memory.`;
+  return `${model}. ${download}.${takes} What you write stays on this device.`;
 }
 
 function show({ stage, loaded, total }: Progress): void {

@@ -7,22 +7,22 @@ export class Meter {
   #begin = performance.now();
   #first: number | null = null;
   #last = 0;
-  #pieces = 0;
+  #tokens = 0;
   usage: Usage | null = null;
 
-  add({ content, reasoning, tokens, usage }: Piece): void {
+  add({ content, reasoning, ids = [], usage }: Piece): void {
     if (usage) this.usage = usage;
-    if (!content && !reasoning && !tokens) return;
+    if (!content && !reasoning && !ids.length) return;
     this.#last = performance.now();
     this.#first ??= this.#last;
-    this.#pieces = tokens ?? this.#pieces + 1;
+    this.#tokens += ids.length || 1;
   }
 
   /** Tokens per second since the first one; null for too few. */
   get speed(): number | null {
     const seconds = (this.#last - (this.#first ?? this.#last)) / 1000;
-    const tokens = (this.usage?.completion ?? this.#pieces) - 1;
-    return this.usage?.speed ?? (tokens > 0 && seconds > 0 ? tokens / seconds : null);
+    const tokens = (this.usage?.completion ?? this.#tokens) - 1;
+    return this.usage?.speed || (tokens > 0 && seconds > 0 ? tokens / seconds : null);
   }
 
   /** What an answer took, for people. */

@@ -78,9 +78,6 @@ export class ServerEngine implements PageEngine {
     if (!isComplete && !signal.aborted) throw new EngineError(LOST, 'lost');
   }
 
-  // A server says with each answer whether it is there.
-  onLost(): void {}
-
   close(): Promise<void> {
     return Promise.resolve();
   }

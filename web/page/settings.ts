@@ -22,7 +22,7 @@ export function samplingOf(settings: Settings): Sampling {
   };
 }
 
-export function followSettings(settings: Settings, onChange: () => void): void {
+export function followSettings(settings: Settings, onKey: () => void): void {
   const dialog = byId<HTMLDialogElement>('settings');
   const form = byId<HTMLFormElement>('settings-form');
   byId('open-settings').onclick = () => {
@@ -31,9 +31,10 @@ export function followSettings(settings: Settings, onChange: () => void): void {
   };
   byId('reset-settings').onclick = () => fill(form, { ...DEFAULTS, theme: settings.theme, engine: settings.engine });
   form.onsubmit = () => {
+    const before = key.get();
     read(form, settings);
     keepSettings(settings);
-    onChange();
+    if (key.get() !== before) onKey();
   };
 }
 

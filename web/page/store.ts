@@ -7,6 +7,7 @@ export interface Turn {
   reasoning?: string;
   note?: string; // why the answer is not complete
   stats?: string; // tokens and speed, for people
+  ids?: { readonly model: string; readonly ids: readonly number[] }; // of the answer
 }
 
 export interface Conversation {

@@ -52,6 +52,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Origin of pages that may read answers (repeatable)."),
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Chat template in place of the package's, or its name."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="Most seconds of a request; no limit by default.")
+    ] = None,
     load: LoadOptions,
 ) -> int:
     """Serve a package over HTTP, as OpenAI's API: completions and chats, streamed or not.
@@ -78,8 +85,11 @@ def serve(
         model = worker.start()
     announce(model)
     name = model.package.manifest.model_id
-    service = Service(worker, name, tuple(alias or ()), Metrics(), int(time.time()))
-    app = application(service, key=key, hosts=hosts_of(host), origins=cors or ())
+    names = tuple(alias or ())
+    service = Service(worker, name, names, Metrics(), int(time.time()), template, timeout)
+    app = application(
+        service, key=key, hosts=hosts_of(host), origins=cors or (), package=model.package
+    )
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
         with _listening(host, port) as listener:

@@ -1,9 +1,16 @@
 """`rdrr serve`: a loaded package behind the HTTP interfaces that programs expect.
 
     app        the routes, and the responses to their errors
-    openai     what the routes for text read, and the form of their answers
+    openai     OpenAI's completions and chats: the form of their answers
+    responses  OpenAI's responses, which may be stored
+    anthropic  Anthropic's messages
+    ollama     Ollama's routes
+    scoring    embeddings, ranking and classification
+    chats      a chat of any of them: its prompt, and the parts of its answers
+    tools      what a template reads about tools, and the form of a forced call
     texts      the texts of a request: jobs for the worker, and their events
-    requests   what a request may say, checked
+    requests   what a request may say, checked; a chat is what the others become
+    sse        streams of events
     guards     keys, hosts and sizes, checked before a request is read
     metrics    what /metrics counts
     worker     the thread that owns the model: it runs all jobs, and loads the model again

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from rdrr_format.errors import DeviceError, RdrrError
@@ -16,12 +17,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rdrr.serve import openai
-from rdrr.serve.guards import Guards, body_of, error_response, too_large
+from rdrr.serve import anthropic, ollama, openai, scoring
+from rdrr.serve.chats import prompt_of
+from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
+from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
-from rdrr.serve.requests import ChatRequest, CompletionRequest
+from rdrr.serve.requests import (
+    ChatCompletionRequest,
+    ChatRequest,
+    CompletionRequest,
+    ignored_fields,
+)
+from rdrr.serve.responses import Responses, ResponsesRequest
 from rdrr.serve.texts import Service, Texts, is_too_long
-from rdrr.serve.worker import BusyError
+from rdrr.serve.worker import TOO_LATE, BusyError
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -29,6 +41,11 @@ HEALTHY_SECONDS = 60.0
 """Seconds in which a healthy model generates a token."""
 
 RETRY_SECONDS = "2"
+
+IGNORED = "x-ignored-fields"
+"""Header that names the fields of a request that the server does not know."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class DecodeRequest(BaseModel):
@@ -54,6 +71,7 @@ def application(
     key: str | None = None,
     hosts: frozenset[str] | None = None,
     origins: Sequence[str] = (),
+    package: Package | None = None,
 ) -> Any:
     """Return the application.
 
@@ -62,36 +80,70 @@ def application(
         key: What a client must know; None for no key.
         hosts: Names by which the server may be called; None for any.
         origins: Origins of pages that may read the answers.
+        package: The package whose files the page may run; None for none.
     """
-    routes = _Routes(service)
+    routes, stored = _Routes(service), Responses()
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )
     guards = Middleware(Guards, key=key, hosts=hosts)
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
-            Route("/v1/completions", routes.complete, methods=["POST"]),
+            *(
+                Route(path, routes.text(kind, answer), methods=["POST"])
+                for path, (kind, answer) in _TEXTS.items()
+            ),
+            Route("/v1/responses", routes.text(ResponsesRequest, stored.create), methods=["POST"]),
+            Route("/v1/responses/compact", _not_served, methods=["POST"]),
+            Route("/v1/responses/{name}", _named(stored.get)),
+            Route("/v1/responses/{name}", _named(stored.delete), methods=["DELETE"]),
+            Route("/v1/responses/{name}/input_items", _named(stored.input_items)),
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/tokenize", routes.tokenize, methods=["POST"]),
             Route("/detokenize", routes.detokenize, methods=["POST"]),
             Route("/apply-template", routes.apply_template, methods=["POST"]),
             Route("/props", routes.props),
+            Route("/api/tags", routes.facts(ollama.tags)),
+            Route("/api/version", routes.facts(ollama.version)),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
             *page_routes(),
+            *package_routes(package),
         ],
         middleware=[cors, guards] if origins else [guards],
-        exception_handlers={
-            HTTPException: _http_error,
-            RdrrError: _refusal,
-            ValidationError: _invalid,
-            BusyError: _busy,
-            TooLargeError: lambda *_: too_large(),
-            Exception: _failure,
-        },
+        exception_handlers={kind: _handled(answer) for kind, answer in _FAULTS.items()},
     )
+
+
+Answerer = Callable[[Service, Any], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+_TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
+    "/v1/chat/completions": (ChatCompletionRequest, openai.chat),
+    "/v1/completions": (CompletionRequest, openai.complete),
+    "/v1/messages": (anthropic.MessagesRequest, anthropic.messages),
+    "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.count_tokens),
+    "/v1/embeddings": (scoring.EmbeddingRequest, scoring.embeddings),
+    "/v1/rerank": (scoring.RerankRequest, scoring.rerank),
+    "/v1/classify": (scoring.ClassifyRequest, scoring.classify),
+    "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
+    "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
+    "/api/show": (ollama.ShowRequest, ollama.show),
+}
+"""The routes that read a request for a model, with what they read."""
+
+
+async def _not_served(_: Request) -> Response:
+    raise HTTPException(404)
+
+
+def _named(
+    answer: Callable[[str], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def route(request: Request) -> Response:
+        return await answer(request.path_params["name"])
+
+    return route
 
 
 class _Routes:
@@ -100,21 +152,29 @@ class _Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def chat(self, request: Request) -> Response:
-        return await self._text(request, ChatRequest, openai.chat)
+    def text(self, kind: type[BaseModel], answer: Answerer) -> Endpoint:
+        """Return a route that reads a request for the model and answers it."""
 
-    async def complete(self, request: Request) -> Response:
-        return await self._text(request, CompletionRequest, openai.complete)
+        async def route(request: Request) -> Response:
+            asked: Any = await _read(request, kind)
+            openai.check_name(self._service, asked.model)
+            ignored = ignored_fields(asked)
+            response = await _while_connected(request, answer(self._service, asked))
+            if names := [name for name in ignored if _NAME.fullmatch(name)]:
+                response.headers[IGNORED] = ", ".join(names)
+            counter = self._service.metrics.requests
+            counter.labels(request.url.path, str(response.status_code)).inc()
+            return response
 
-    async def _text(
-        self, request: Request, kind: type[Any], answer: Callable[..., Awaitable[Response]]
-    ) -> Response:
-        asked = await _read(request, kind)
-        openai.check_name(self._service, asked)
-        response = await _while_connected(request, answer(self._service, asked))
-        counter = self._service.metrics.requests
-        counter.labels(request.url.path, str(response.status_code)).inc()
-        return response
+        return route
+
+    def facts(self, answer: Callable[[Service], Awaitable[Response]]) -> Endpoint:
+        """Return a route that reads nothing."""
+
+        async def route(_: Request) -> Response:
+            return await answer(self._service)
+
+        return route
 
     async def models(self, _: Request) -> Response:
         names = (self._service.name, *self._service.aliases)
@@ -150,7 +210,7 @@ class _Routes:
 
     async def apply_template(self, request: Request) -> Response:
         asked = await _read(request, ChatRequest)
-        ids, _ = await openai.prompt_of(self._service, asked)
+        ids = (await prompt_of(self._service, asked)).rendered.ids
         return JSONResponse({"prompt": self._service.model.decode(ids), "tokens": ids})
 
     async def props(self, _: Request) -> Response:
@@ -224,33 +284,49 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _http_error(error: HTTPException) -> JSONResponse:
     return error_response(error.status_code, str(error.detail), "invalid_request_error")
 
 
-async def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RdrrError)
+def _refusal(error: RdrrError) -> JSONResponse:
     if isinstance(error, DeviceError):
         return error_response(503, str(error), "server_error", retry_after=RETRY_SECONDS)
     if error.message == openai.UNKNOWN_MODEL:
         return error_response(404, str(error), "invalid_request_error", "model_not_found")
+    if error.message == TOO_LATE:
+        headers = {"x_should_retry": "false"}
+        return error_response(408, str(error), "timeout_error", "deadline_exceeded", **headers)
     code = "context_length_exceeded" if is_too_long(error) else None
     return error_response(400, str(error), "invalid_request_error", code)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ValidationError)
+def _invalid(error: ValidationError) -> JSONResponse:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(map(str, problem["loc"]))
     message = f"{where}: {problem['msg']}" if where else problem["msg"]
     return error_response(400, message, "invalid_request_error")
 
 
-async def _busy(_: Request, __: Exception) -> Response:
+def _busy(_: BusyError) -> JSONResponse:
     message = "too many requests wait for the model"
     return error_response(429, message, "rate_limit_error", retry_after=RETRY_SECONDS)
 
 
-async def _failure(_: Request, __: Exception) -> Response:
-    return error_response(500, "the server has failed", "server_error")
+_FAULTS: Mapping[type[Exception], Callable[[Any], JSONResponse]] = {
+    HTTPException: _http_error,
+    RdrrError: _refusal,
+    ValidationError: _invalid,
+    BusyError: _busy,
+    TooLargeError: lambda _: too_large(),
+    Exception: lambda _: error_response(500, "the server has failed", "server_error"),
+}
+"""The answers to errors, which get the form of the interface that was called."""
+
+
+def _handled(
+    answer: Callable[[Any], JSONResponse],
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handler(request: Request, error: Exception) -> Response:
+        return in_form_of(request.url.path, answer(error))
+
+    return handler

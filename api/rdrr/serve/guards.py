@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Any
@@ -31,6 +32,31 @@ def error_response(
     )
 
 
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+def in_form_of(path: str, response: JSONResponse) -> JSONResponse:
+    """Return an error in the form of the interface that a path belongs to."""
+    error = json.loads(bytes(response.body))["error"]
+    if path.startswith("/v1/messages"):
+        kind = _ANTHROPIC.get(response.status_code, error["type"])
+        body: dict[str, Any] = {"type": "error", "error": {**error, "type": kind}}
+    elif path.startswith("/api/"):
+        body = {"error": error["message"]}
+    else:
+        return response
+    names = [name for name in ("retry-after", "x-should-retry") if name in response.headers]
+    kept = {name: response.headers[name] for name in names}
+    return JSONResponse(body, response.status_code, kept)
+
+
 class Guards:
     """Refuses requests that no route should see.
 
@@ -52,7 +78,7 @@ class Guards:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["path"], headers)
         if refusal is not None:
-            await refusal(scope, receive, send)
+            await in_form_of(scope["path"], refusal)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

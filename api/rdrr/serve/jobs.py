@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rdrr_format.errors import RdrrError
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
+    from rdrr._model import Model
+
 
 @dataclass(frozen=True)
 class Event:
@@ -23,14 +25,18 @@ class Event:
         ids: The ids that were generated.
         logprobs: Their log-probabilities, where they were asked for.
         finish: Why the text ended: `stop` or `length`; None if it goes on.
+        stop: The stop string that ended it, if one did.
         error: Why there is no text; then nothing follows.
+        result: What a job returns that is no text.
     """
 
     text: str = ""
     ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
     finish: str | None = None
+    stop: str | None = None
     error: RdrrError | None = None
+    result: Any = None
 
     @property
     def is_last(self) -> bool:
@@ -51,6 +57,10 @@ class Job:
         stop_ids: Ids that end the text, besides those of the model.
         logprobs: Number of most probable tokens to record; None to record nothing.
         response_format: The form that the text must have; None for free text.
+        shows: Returns whether the text of a special token is part of the text; None for never.
+        work: What the worker calls with the model, in place of generating a text.
+        context_shift: Number of first ids that a context shift keeps; None if it does not shift.
+        timeout: Seconds after which the job ends with an error; None for no limit.
         cancelled: Whether nobody waits for the text any more.
         begun: When the job was made, in seconds.
     """
@@ -63,8 +73,17 @@ class Job:
     stop_ids: Sequence[int] = ()
     logprobs: int | None = None
     response_format: Mapping[str, Any] | None = None
+    shows: Callable[[str], bool] | None = None
+    work: Callable[[Model], Any] | None = None
+    context_shift: int | None = None
+    timeout: float | None = None
     cancelled: bool = False
     begun: float = field(default_factory=perf_counter)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the job has taken longer than it may."""
+        return self.timeout is not None and perf_counter() - self.begun > self.timeout
 
     @property
     def may_share(self) -> bool:
@@ -73,4 +92,5 @@ class Job:
         The device has one bias, one mask and one list of log-probabilities.
         """
         free = self.response_format is None or self.response_format.get("type") == "text"
-        return free and self.logprobs is None and not self.sampling.logit_bias
+        alone = self.work is not None or self.context_shift is not None
+        return free and not alone and self.logprobs is None and not self.sampling.logit_bias

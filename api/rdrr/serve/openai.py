@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from rdrr_format.errors import RdrrError, UsageError
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
+from rdrr.serve import sse
+from rdrr.serve.chats import Chat, Message, Piece, ToolCall
 from rdrr.serve.requests import ChatRequest, CompletionRequest, Request, now
-from rdrr.serve.texts import Answer, Service, Texts, usage
+from rdrr.serve.texts import Answer, Service, Texts, call, usage
 
 if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
@@ -25,116 +26,100 @@ DEFAULT_TOKENS = 16
 """New tokens of `/v1/completions` where the request says nothing, as in OpenAI's API."""
 
 
-class Form(Protocol):
-    """The form of a route's answers.
+def chat_choice(model: Model, message: Message, top: int | None) -> dict[str, Any]:
+    """Return a whole message of a chat.
 
-    Attributes:
-        name: What the answer is called.
-        chunk: What a part of a stream is called.
-        prefix: The beginning of its id.
-    """
-
-    name: str
-    chunk: str
-    prefix: str
-
-    def choice(self, answer: Answer) -> dict[str, Any]:
-        """Return a whole text."""
-        ...
-
-    def begin(self) -> dict[str, Any] | None:
-        """Return what comes before the first part of a text; None for nothing."""
-        ...
-
-    def delta(self, event: Event) -> dict[str, Any]:
-        """Return a part of a text."""
-        ...
-
-
-@dataclass
-class ChatForm:
-    """Answers of `/v1/chat/completions`.
-
-    Attributes:
+    Args:
         model: The model, for the texts of tokens.
+        message: The message.
         top: Number of alternatives of each token; None without log-probabilities.
     """
+    said: dict[str, Any] = {"role": "assistant", "content": message.content, "refusal": None}
+    said["annotations"] = []
+    if message.reasoning:
+        said["reasoning_content"] = message.reasoning
+    if message.calls:
+        said |= {"content": message.content or None, "tool_calls": [*map(_call, message.calls)]}
+    logprobs = _chat_logprobs(model, message.answer.logprobs, top)
+    return {"message": said, "logprobs": logprobs, "finish_reason": message.finish}
 
-    model: Model
-    top: int | None
-    name: str = "chat.completion"
-    chunk: str = "chat.completion.chunk"
-    prefix: str = "chatcmpl-"
 
-    def choice(self, answer: Answer) -> dict[str, Any]:
-        """See `Form.choice`."""
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(answer.logprobs)}
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
-    def begin(self) -> dict[str, Any] | None:
-        """See `Form.begin`."""
-        return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def delta(self, event: Event) -> dict[str, Any]:
-        """See `Form.delta`."""
-        delta = {"content": event.text} if event.text else {}
-        return {"delta": delta, "logprobs": self._logprobs(event.logprobs)}
+def _chat_logprobs(
+    model: Model, tokens: Sequence[TokenLogprobs], top: int | None
+) -> dict[str, Any] | None:
+    if top is None:
+        return None
 
-    def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        if self.top is None:
-            return None
-        return {"content": [self._token(token) for token in tokens], "refusal": None}
-
-    def _token(self, token: TokenLogprobs) -> dict[str, Any]:
-        top = [self._entry(*best) for best in token.top[: self.top]]
-        return {**self._entry(token.token_id, token.logprob), "top_logprobs": top}
-
-    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self.model.decode([token_id])
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        text = model.decode([token_id])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    content = [
+        {
+            **entry(token.token_id, token.logprob),
+            "top_logprobs": [entry(*best) for best in token.top[:top]],
+        }
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
 
 
 @dataclass
 class CompletionForm:
-    """Answers of `/v1/completions`.
+    """The form of a text of `/v1/completions`.
 
     Attributes:
         model: The model, for the texts of tokens.
-        records: Whether they have log-probabilities.
-        echoes: Texts of the prompts, which come first where the request asks for it.
+        records: Whether it has log-probabilities.
+        echo: Text of the prompt, which comes first where the request asks for it.
+        echoed: The first id of that prompt, and the log-probabilities of the others.
     """
 
     model: Model
     records: bool
     echo: str = ""
-    name: str = "text_completion"
-    chunk: str = "text_completion"
-    prefix: str = "cmpl-"
+    echoed: tuple[int, Sequence[TokenLogprobs]] | None = None
 
     def choice(self, answer: Answer) -> dict[str, Any]:
-        """See `Form.choice`."""
-        return {"text": self.echo + answer.text, "logprobs": self._logprobs(answer.logprobs)}
+        """Return a whole text."""
+        logprobs = self._logprobs(answer.logprobs, echoes=True)
+        return {"text": self.echo + answer.text, "logprobs": logprobs}
 
     def begin(self) -> dict[str, Any] | None:
-        """See `Form.begin`."""
-        return {"text": self.echo, "logprobs": None} if self.echo else None
+        """Return what comes before the first part of a text; None for nothing."""
+        if not self.echo:
+            return None
+        return {"text": self.echo, "logprobs": self._logprobs((), echoes=True)}
 
     def delta(self, event: Event) -> dict[str, Any]:
-        """See `Form.delta`."""
+        """Return a part of a text."""
         return {"text": event.text, "logprobs": self._logprobs(event.logprobs)}
 
-    def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+    def _logprobs(
+        self, tokens: Sequence[TokenLogprobs], *, echoes: bool = False
+    ) -> dict[str, Any] | None:
         if not self.records:
             return None
-        texts = [self.model.decode([token.token_id]) for token in tokens]
+        decode = self.model.decode
+        texts, values, tops = list[str](), list[float | None](), list[dict[str, float] | None]()
+        if echoes and self.echoed is not None:
+            first, others = self.echoed
+            texts, values, tops = [decode([first])], [None], [None]
+            tokens = [*others, *tokens]
+        for token in tokens:
+            texts.append(decode([token.token_id]))
+            values.append(token.logprob)
+            tops.append({decode([token_id]): logprob for token_id, logprob in token.top})
         return {
             "tokens": texts,
-            "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [
-                {self.model.decode([token_id]): logprob for token_id, logprob in token.top}
-                for token in tokens
-            ],
-            "text_offset": [sum(map(len, texts[:at])) for at in range(len(texts))],
+            "token_logprobs": values,
+            "top_logprobs": tops,
+            "text_offset": [*accumulate(map(len, texts[:-1]), initial=0)] if texts else [],
         }
 
 
@@ -142,114 +127,150 @@ async def complete(service: Service, request: CompletionRequest) -> Response:
     """Answer `/v1/completions`."""
     model, prompts = service.model, request.prompts
     ids = [model.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    echoes = [""] * len(ids)
-    if request.echo:
-        echoes = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
     forms = [
-        CompletionForm(model, request.logprobs is not None, echo)
-        for echo in echoes
-        for _ in range(request.n)
+        form
+        for prompt, tokens in zip(prompts, ids, strict=True)
+        for form in [await _form(service, request, prompt, tokens)] * request.n
     ]
+    answers = [Answer(len(tokens)) for tokens in ids for _ in range(request.n)]
     texts = Texts(
         service,
         request,
-        ids,
+        [] if request.max_tokens == 0 else ids,
         request.max_tokens or DEFAULT_TOKENS,
         logprobs=request.logprobs,
         response_format=request.response_format,
     )
-    return await _respond(service, request, texts, forms)
-
-
-async def chat(service: Service, request: ChatRequest) -> Response:
-    """Answer `/v1/chat/completions`."""
-    ids, ends = await prompt_of(service, request)
-    top = (request.top_logprobs or 0) if request.logprobs else None
-    texts = Texts(
-        service,
-        request,
-        [ids],
-        request.max_completion_tokens or request.max_tokens,
-        stop_ids=ends,
-        logprobs=top,
-        response_format=request.response_format,
-    )
-    return await _respond(service, request, texts, [ChatForm(service.model, top)] * request.n)
-
-
-async def prompt_of(service: Service, request: ChatRequest) -> tuple[list[int], list[int]]:
-    """Return the ids of a chat's prompt, and those that end an answer."""
-    tools = None if request.tool_choice == "none" else request.tools
-    return await run_in_threadpool(
-        lambda: service.model._chat_ids(
-            request.plain_messages, tools=tools or None, variables=request.chat_template_kwargs
-        )
-    )
-
-
-async def _respond(
-    service: Service, request: Request, texts: Texts, forms: Sequence[Form]
-) -> Response:
-    head = {"id": forms[0].prefix + uuid4().hex, "created": now(), "model": service.name}
+    head = _head(service, "cmpl-", "text_completion")
     if request.stream:
-        parts = _stream(head, request, texts, forms)
-        return StreamingResponse(parts, media_type="text/event-stream", headers=_UNBUFFERED)
-    answers = await texts.read()
+        parts = _completion_parts(head, request, texts, answers, forms)
+        return sse.stream(_stream(parts, texts.close))
+    answers = await texts.read() or answers
     choices = [
         {"index": index, **form.choice(answer), "finish_reason": answer.finish}
         for index, (form, answer) in enumerate(zip(forms, answers, strict=True))
     ]
-    counts = usage(answers, request.n)
-    return JSONResponse({**head, "object": forms[0].name, "choices": choices, "usage": counts})
+    return JSONResponse({**head, "choices": choices, "usage": usage(answers, request.n)})
 
 
-_UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
+async def _form(
+    service: Service, request: CompletionRequest, prompt: str | list[int], ids: list[int]
+) -> CompletionForm:
+    model, top = service.model, request.logprobs
+    if not request.echo:
+        return CompletionForm(model, top is not None)
+    text = prompt if isinstance(prompt, str) else model.decode(prompt)
+    if top is None:
+        return CompletionForm(model, records=False, echo=text)
+    service.check_prompt(ids)
+    recorded = await call(service, lambda lent: lent._prompt_logprobs(ids, top))
+    return CompletionForm(model, records=True, echo=text, echoed=(ids[0], recorded))
 
 
-async def _stream(
-    head: Mapping[str, Any], request: Request, texts: Texts, forms: Sequence[Form]
+async def chat(service: Service, request: ChatRequest) -> Response:
+    """Answer `/v1/chat/completions`."""
+    answers = await Chat.begin(service, request)
+    if request.stream:
+        head = _head(service, "chatcmpl-", "chat.completion.chunk")
+        return sse.stream(_stream(_chat_parts(head, request, answers), answers.close))
+    messages = await answers.read()
+    choices = [
+        {"index": index, **chat_choice(service.model, message, request.top)}
+        for index, message in enumerate(messages)
+    ]
+    counts = usage([message.answer for message in messages], request.n)
+    head = _head(service, "chatcmpl-", "chat.completion")
+    return JSONResponse({**head, "choices": choices, "usage": counts})
+
+
+def _head(service: Service, prefix: str, name: str) -> dict[str, Any]:
+    return {
+        "id": prefix + uuid4().hex,
+        "object": name,
+        "created": now(),
+        "model": service.name,
+    }
+
+
+async def _completion_parts(
+    head: Mapping[str, Any],
+    request: Request,
+    texts: Texts,
+    answers: Sequence[Answer],
+    forms: Sequence[CompletionForm],
 ) -> AsyncIterator[str]:
-    """Yield a stream as server-sent events; an error within it is the last one."""
-    head = {**head, "object": forms[0].chunk}
-    answers = [Answer(len(job.prompt)) for job in texts.jobs]
+    for index, form in enumerate(forms):
+        if (begin := form.begin()) is not None:
+            yield _chunk(head, index, begin, None)
+    async for news in texts.events():
+        if news is None:
+            yield sse.WAITING
+            continue
+        index, event = news
+        answers[index].add(event)
+        if event.ids or event.finish:
+            yield _chunk(head, index, forms[index].delta(event), event.finish)
+    if request.has_usage_chunk:
+        yield sse.data({**head, "choices": [], "usage": usage(answers, request.n)})
+
+
+async def _chat_parts(
+    head: Mapping[str, Any], request: ChatRequest, answers: Chat
+) -> AsyncIterator[str]:
+    model = answers.model
+    for index in range(len(answers.messages)):
+        begin = {"role": "assistant", "content": ""}
+        yield _chunk(head, index, {"delta": begin, "logprobs": None}, None)
+    async for news in answers.news():
+        if news is None:
+            yield sse.WAITING
+            continue
+        message = answers.messages[news.number]
+        logprobs = _chat_logprobs(model, news.event.logprobs, request.top)
+        for piece in news.pieces:
+            delta = _delta(piece, message)
+            yield _chunk(head, news.number, {"delta": delta, "logprobs": logprobs}, None)
+            logprobs = None if logprobs is None else _chat_logprobs(model, [], request.top)
+        if news.event.finish or (logprobs or {}).get("content"):
+            finish = message.finish if news.event.finish else None
+            yield _chunk(head, news.number, {"delta": {}, "logprobs": logprobs}, finish)
+    if request.has_usage_chunk:
+        counts = usage([message.answer for message in answers.messages], request.n)
+        yield sse.data({**head, "choices": [], "usage": counts})
+
+
+def _delta(piece: Piece, message: Message) -> dict[str, Any]:
+    if isinstance(piece, ToolCall):
+        return {"tool_calls": [{"index": message.calls.index(piece), **_call(piece)}]}
+    return {"content" if piece.kind == "content" else "reasoning_content": piece.text}
+
+
+async def _stream(parts: AsyncIterator[str], close: Callable[[], None]) -> AsyncIterator[str]:
+    """Yield a stream to its end; an error within it is the last event before that."""
     try:
-        for index, form in enumerate(forms):
-            if (begin := form.begin()) is not None:
-                yield _chunk(head, index, begin, None)
-        async for news in texts.events():
-            if news is None:
-                yield ": waiting\n\n"
-                continue
-            index, event = news
-            answers[index].add(event)
-            if event.ids or event.finish:
-                yield _chunk(head, index, forms[index].delta(event), event.finish)
-        if request.has_usage_chunk:
-            yield _data({**head, "choices": [], "usage": usage(answers, request.n)})
-        yield "data: [DONE]\n\n"
+        async for part in parts:
+            yield part
     except RdrrError as error:
-        yield _data({"error": {"message": str(error), "type": "server_error", "code": None}})
+        yield sse.data({"error": {"message": str(error), "type": "server_error", "code": None}})
     finally:
-        texts.close()
+        close()
+    yield sse.DONE
 
 
 def _chunk(head: Mapping[str, Any], index: int, part: Mapping[str, Any], finish: str | None) -> str:
-    return _data({**head, "choices": [{"index": index, **part, "finish_reason": finish}]})
+    return sse.data({**head, "choices": [{"index": index, **part, "finish_reason": finish}]})
 
 
-def _data(value: Any) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
-def check_name(service: Service, request: Request) -> None:
+def check_name(service: Service, name: str | None) -> None:
     """Check that a request means the model that is served; one without a name means any.
 
     Raises:
         UsageError: It means another.
     """
     served = (service.name, *service.aliases)
-    if request.model is not None and request.model not in served:
-        raise UsageError(UNKNOWN_MODEL, expected=" or ".join(served), found=request.model)
+    # Ollama's clients add the tag that they take for granted.
+    if name is not None and name.removesuffix(":latest") not in served:
+        raise UsageError(UNKNOWN_MODEL, expected=" or ".join(served), found=name)
 
 
 UNKNOWN_MODEL = "this model is not served"

@@ -1,15 +1,17 @@
 """What a request may say, checked: the fields of OpenAI's API that are served.
 
-Fields that nobody here serves are ignored, as other servers do, unless an answer without them would
-be wrong; those are refused by name.
+Fields that nobody here serves are ignored, as other servers do, and named in a header of the
+answer. Those without which an answer would be wrong are refused, and so are names that are nearly
+that of a field, since they are misspelt.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rdrr_format.errors import UsageError
@@ -36,6 +38,33 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 """Fields that change the answer and are not served, with the values that change nothing."""
 
 
+HARMLESS = frozenset({
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "parallel_tool_calls", "verbosity", "prediction", "include",
+    "truncation", "keep_alive", "cache_prompt", "format", "context", "images", "template",
+})  # fmt: skip
+"""Fields that are not served and change no answer of this server."""
+
+ALIKE = 0.85
+"""How alike the name of an unknown field and that of a field are where it is misspelt."""
+
+
+def ignored_fields(request: BaseModel) -> list[str]:
+    """Return the names of the fields that the server does not know.
+
+    Raises:
+        UsageError: A name is nearly that of a field.
+    """
+    unknown = [name for name in request.model_extra or {} if name not in HARMLESS | set(REFUSED)]
+    for name in unknown[:MOST_UNKNOWN]:
+        if nearest := get_close_matches(name[:64], type(request).model_fields, 1, ALIKE):
+            raise UsageError(f"unknown field; did you mean {nearest[0]}?", found=name)
+    return unknown[:MOST_UNKNOWN]
+
+
+MOST_UNKNOWN = 32
+
+
 class Request(BaseModel):
     """Fields of every request for text."""
 
@@ -58,6 +87,8 @@ class Request(BaseModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MOST_BIASES)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     response_format: dict[str, Any] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    context_shift: Annotated[bool | int, Field(ge=0)] = False
 
     @model_validator(mode="before")
     @classmethod
@@ -76,6 +107,11 @@ class Request(BaseModel):
             if self.stop is None
             else tuple([self.stop] if isinstance(self.stop, str) else self.stop)
         )
+
+    @property
+    def kept_ids(self) -> int | None:
+        """Number of first ids that a context shift keeps; None if the context does not shift."""
+        return None if self.context_shift is False else int(self.context_shift)
 
     @property
     def has_usage_chunk(self) -> bool:
@@ -118,14 +154,15 @@ class CompletionRequest(Request):
 
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool = False
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
 
     @model_validator(mode="after")
     def _check_texts(self) -> CompletionRequest:
         if not 0 < len(self.prompts) * self.n <= MOST_TEXTS:
             raise ValueError(f"a request has 1 to {MOST_TEXTS} texts, `n` for each prompt")
-        if self.echo and self.logprobs is not None:
-            raise ValueError("`echo` with `logprobs` is not served")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("`max_tokens` is at least 1 without `echo`")
         return self
 
     @property
@@ -138,15 +175,30 @@ class CompletionRequest(Request):
 
 
 class ChatRequest(Request):
-    """A request for `/v1/chat/completions`."""
+    """A chat, which the requests of all interfaces become."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def top(self) -> int | None:
+        """Number of alternatives of each token; None without log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Variables of the chat template."""
+        effort = (
+            {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        )
+        return {**effort, **(self.chat_template_kwargs or {})}
 
     @property
     def plain_messages(self) -> list[dict[str, Any]]:
@@ -156,6 +208,12 @@ class ChatRequest(Request):
             UsageError: A message has a part that is no text.
         """
         return [_plain(message, at) for at, message in enumerate(self.messages)]
+
+
+class ChatCompletionRequest(ChatRequest):
+    """A request for `/v1/chat/completions`, which names its model as in OpenAI's API."""
+
+    model: str
 
 
 def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Service:
         aliases: Further names that requests may use.
         metrics: What is counted.
         started: When the server started, in seconds.
+        template: File or name of the chat template in place of the package's own.
+        timeout: Most seconds of a request; None for no limit.
     """
 
     worker: Worker
@@ -40,6 +42,8 @@ class Service:
     aliases: tuple[str, ...]
     metrics: Metrics
     started: int
+    template: str | None = None
+    timeout: float | None = None
 
     @property
     def model(self) -> Model:
@@ -47,16 +51,27 @@ class Service:
         assert self.worker.model is not None
         return self.worker.model
 
-    def check_prompt(self, ids: Sequence[int]) -> None:
+    def limit(self, timeout: float | None) -> float | None:
+        """Return the seconds that a request may take which asks for `timeout`."""
+        limits = [limit for limit in (timeout, self.timeout) if limit is not None]
+        return min(limits, default=None)
+
+    def check_prompt(self, ids: Sequence[int], *, shifts: bool = False) -> None:
         """Check that a prompt fits the context.
+
+        Args:
+            ids: The token ids of the prompt.
+            shifts: Whether the context may shift, so that any prompt fits.
 
         Raises:
             GenerationError: It is empty, too long, or has an unknown id.
+            ManifestError: The model generates no text.
         """
         from rdrr_runtime.decode.request import check_prompt
 
+        self.model._check_head()
         vocab_size = self.model.package.manifest.architecture.vocab_size
-        check_prompt(ids, context=self.model.info.context, vocab_size=vocab_size, shifts=False)
+        check_prompt(ids, context=self.model.info.context, vocab_size=vocab_size, shifts=shifts)
 
 
 @dataclass
@@ -69,6 +84,7 @@ class Answer:
         ids: Its ids.
         logprobs: Their log-probabilities, where they were asked for.
         finish: Why it ended.
+        stop: The stop string that ended it, if one did.
     """
 
     prompt_tokens: int
@@ -76,6 +92,7 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str = "length"
+    stop: str | None = None
 
     def add(self, event: Event) -> None:
         """Add what an event tells."""
@@ -83,6 +100,7 @@ class Answer:
         self.ids += event.ids
         self.logprobs += event.logprobs
         self.finish = event.finish or self.finish
+        self.stop = event.stop or self.stop
 
 
 class Texts:
@@ -112,14 +130,17 @@ class Texts:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         manifest, context = service.model.package.manifest, service.model.info.context
         self.jobs: list[Job] = []
+        shift = request.kept_ids
+        options |= {"context_shift": shift, "timeout": service.limit(request.timeout)}
         for prompt in prompts:
-            service.check_prompt(prompt)
-            room = context - len(prompt) + 1
+            service.check_prompt(prompt, shifts=shift is not None)
+            room = context if shift is not None else context - len(prompt) + 1
+            most = max_tokens or room
             for copy in range(request.n):
                 sampling = request.sampling(manifest.architecture.vocab_size, copy)
                 deliver = self._deliver(len(self.jobs))
-                most = min(room, max_tokens or room)
-                self.jobs.append(Job(prompt, deliver, most, sampling, request.stops, **options))
+                count = most if shift is not None else min(room, most)
+                self.jobs.append(Job(prompt, deliver, count, sampling, request.stops, **options))
         self._open = set(range(len(self.jobs)))
         self._begun: set[int] = set()
         service.worker.submit(*self.jobs)
@@ -173,6 +194,34 @@ class Texts:
             loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
 
         return deliver
+
+
+async def call(service: Service, work: Callable[[Model], Any]) -> Any:
+    """Return what a function returns for the model, which the worker calls between texts.
+
+    Raises:
+        BusyError: Too many jobs wait.
+        RdrrError: The function has failed.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Event] = loop.create_future()
+
+    def arrived(event: Event) -> None:
+        if not done.cancelled():
+            done.set_result(event)
+
+    def deliver(event: Event) -> None:
+        loop.call_soon_threadsafe(arrived, event)
+
+    job = Job((), deliver, 0, work=work)
+    service.worker.submit(job)
+    try:
+        event = await done
+    finally:
+        service.worker.cancel(job)
+    if event.error is not None:
+        raise event.error
+    return event.result
 
 
 def usage(answers: Sequence[Answer], copies: int) -> dict[str, Any]:

@@ -14,12 +14,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import DeviceError, GenerationError, RdrrError, UsageError
 
 from rdrr._generation import AnswerText
+from rdrr._loaded_package import has_head
 from rdrr.serve.jobs import Event, Job
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 RESTART_SECONDS = 2.0
 """Pause before the model is loaded again, so that a fault that stays does not fill the log."""
+
+
+TOO_LATE = "the request takes too long"
 
 
 class BusyError(Exception):
@@ -200,11 +205,13 @@ class _Lanes:
         manifest = model.package.manifest
         self._model, self._reports = model, reports
         self._stop_ids = frozenset(manifest.eos_token_ids)
-        self._scheduler = _scheduler(backend, slots)
+        self._scheduler = _scheduler(backend, slots) if has_head(model.package) else None
         self._shared: dict[ScheduledText, _Answer] = {}
         self._engine = Engine(backend, manifest.eos_token_ids, manifest.architecture.vocab_size)
         self._waiting: deque[Job] = deque()
-        self._single: _SingleJob | None = None
+        self._single: _SingleJob | _Work | None = None
+        self._lent = copy(model)  # what calls of the model use is lent to this thread
+        self._lent._engine = self._engine
 
     def add(self, job: Job) -> None:
         """Let a job wait for its turn."""
@@ -220,15 +227,19 @@ class _Lanes:
 
     def step(self) -> None:
         """Run a step of each kind."""
-        self._drop_cancelled()
+        self._drop(lambda job: job.cancelled, self._reports.ended)
+        self._drop(lambda job: job.is_late, self._end_late)
         if self._shared and self._scheduler is not None:
             self._step_shared(self._scheduler)
         if self._single is None and self._waiting:
-            self._single = _SingleJob(
-                self._model, self._engine, self._waiting.popleft(), self._reports
-            )
+            self._single = self._begin(self._waiting.popleft())
         if self._single is not None and self._single.step():
             self._single = None
+
+    def _begin(self, job: Job) -> _SingleJob | _Work:
+        if job.work is not None:
+            return _Work(self._lent, job, self._reports)
+        return _SingleJob(self._model, self._engine, job, self._reports)
 
     def _step_shared(self, scheduler: Scheduler) -> None:
         try:
@@ -254,17 +265,22 @@ class _Lanes:
         for other, ids in self._scheduler.remove(text):
             self._deliver(other, ids)
 
-    def _drop_cancelled(self) -> None:
-        for text, answer in [pair for pair in self._shared.items() if pair[1].job.cancelled]:
+    def _end_late(self, job: Job) -> None:
+        limit = f"at most {job.timeout:g} seconds"
+        self._reports.deliver(job, Event(error=GenerationError(TOO_LATE, expected=limit)))
+
+    def _drop(self, is_over: Callable[[Job], bool], end: Callable[[Job], None]) -> None:
+        """End jobs before their text has ended."""
+        for text, answer in [pair for pair in self._shared.items() if is_over(pair[1].job)]:
             if self._shared.pop(text, None) is not None:
-                self._reports.ended(answer.job)
+                end(answer.job)
                 self._remove(text)
-        for job in [job for job in self._waiting if job.cancelled]:
+        for job in [job for job in self._waiting if is_over(job)]:
             self._waiting.remove(job)
-            self._reports.ended(job)
-        if self._single is not None and self._single.job.cancelled:
+            end(job)
+        if self._single is not None and is_over(self._single.job):
             self._single.close()
-            self._reports.ended(self._single.job)
+            end(self._single.job)
             self._single = None
 
 
@@ -292,7 +308,7 @@ class _Answer:
 
     def __init__(self, model: Model, job: Job, reports: _Reports) -> None:
         self.job, self._reports = job, reports
-        self._text = AnswerText(model._codec, job.prompt, job.stop)
+        self._text = AnswerText(model._codec, job.prompt, job.stop, job.shows)
 
     def add(self, ids: list[int], finish: str, logprobs: list[TokenLogprobs] | None = None) -> bool:
         """Deliver what new ids add; return whether the text has ended."""
@@ -306,9 +322,38 @@ class _Answer:
         if ended and self._text.stopped_by is None:
             pieces.append(self._text.rest())
         reason = None if not ended else "stop" if finish == "stop" else "length"
-        event = Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason)
+        stop = self._text.stopped_by
+        event = Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason, stop)
         self._reports.deliver(self.job, event)
         return ended
+
+
+class _Work:
+    """A job that calls the model for something else than a text.
+
+    Args:
+        model: The model, whose backend is lent to this thread.
+        job: The job.
+        reports: Takes the event.
+    """
+
+    def __init__(self, model: Model, job: Job, reports: _Reports) -> None:
+        self.job, self._model, self._reports = job, model, reports
+
+    def step(self) -> bool:
+        """Do the work."""
+        assert self.job.work is not None
+        try:
+            event = Event(finish="stop", result=self.job.work(self._model))
+        except RdrrError as error:
+            if isinstance(error, DeviceError):
+                raise
+            event = Event(error=error)
+        self._reports.deliver(self.job, event)
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the work is done in one step."""
 
 
 class _SingleJob:
@@ -354,6 +399,7 @@ class _SingleJob:
             logprobs=recorded,
             constraint=model._constraint(job.response_format),
             stop_ids=job.stop_ids,
+            context_shift=job.context_shift,
         )
         done = 0
         try:

@@ -50,6 +50,7 @@ class Marks:
             the JSON of its arguments. None where the form is not JSON.
         message: What ends the head of a channel; empty for no channels.
         prompt: The end of a prompt whose answer begins within the head of a channel.
+        content: What begins content, where a form is asked for.
         recipient: What stands before the name of a tool in a head.
         reasoning: Words of a head whose channel is reasoning.
     """
@@ -67,6 +68,7 @@ class Marks:
     forced: str | None = None
     message: str = ""
     prompt: str = ""
+    content: str = ""
     recipient: str = ""
     reasoning: tuple[str, ...] = ()
 
@@ -90,6 +92,32 @@ class AnswerFormat:
     def forms(self) -> Marks | None:
         """The row that says how calls are written."""
         return self.channels or self.calls
+
+    def opening(self, prompt: str, *, forced: str | None = None) -> str:
+        """Return what follows a prompt whose answer has a form of its own, such as JSON.
+
+        Reasoning that the prompt begins ends at once, since it could not have that form.
+
+        Args:
+            prompt: The prompt.
+            forced: The tool that the answer calls; empty if the answer names it; None for no call.
+        """
+        text, forms = "", self.forms
+        if self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.begin):
+            text = f"{self.reasoning.end[0]}\n\n"
+        if forced is None:
+            return text + (self.channels.content if self.channels is not None else "")
+        begin = "" if forms is None or not self.states_call(forced) else forms.forced or ""
+        return text + begin.replace("{name}", forced)
+
+    def states_call(self, forced: str) -> bool:
+        """Return whether a forced call may begin as the format says.
+
+        Args:
+            forced: The tool; empty if the answer names it.
+        """
+        begin = None if self.forms is None else self.forms.forced
+        return begin is not None and (bool(forced) or "{name}" not in begin)
 
     def shows(self, token: str) -> bool:
         """Return whether the text of a special token is part of a mark, so that it must be kept."""

@@ -10,8 +10,10 @@ only. Finding the template in a package is the caller's task.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -122,6 +124,26 @@ class ChatTemplate:
             for text, special in added.items()
             if special or (text in literals and not text.isspace())
         ]
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template reads the tools that a model may call."""
+        return re.search(r"\btools\b", self.source) is not None
+
+    @cached_property
+    def takes_arguments_as_text(self) -> bool:
+        """Whether the arguments of a call must be JSON text, not an object, to be written as JSON.
+
+        Most templates turn an object into JSON; some join it to other text.
+        """
+        function = {"name": "f", "arguments": {_ANSWER_MARKER: 1}}
+        call = {"type": "function", "id": "123456789", "function": function}
+        user = {"role": "user", "content": "?"}
+        try:
+            text = self.render([user, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        except GenerationError:
+            return True
+        return f"'{_ANSWER_MARKER}': 1" in text
 
     def after_answer(self) -> str:
         """Return the text that the template writes after an assistant's message.

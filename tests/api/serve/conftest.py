@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
 import rdrr
 from rdrr.serve.worker import Worker
-from support.serving import Running, serving
+from support.serving import TOOLS_TEMPLATE, Running, serving
 
-CONTEXT = 192
+CONTEXT = 320
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +36,11 @@ def client(server) -> Iterator[openai.OpenAI]:
         base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0
     ) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def tools_template(tmp_path_factory) -> Path:
+    """A chat template that writes tools and reasoning."""
+    file = tmp_path_factory.mktemp("templates") / "tools.jinja"
+    file.write_text(TOOLS_TEMPLATE, encoding="utf-8")
+    return file

@@ -68,6 +68,26 @@ def test_an_echo_comes_before_the_text(client):
     )
 
 
+def test_an_echo_has_the_log_probabilities_of_the_prompt(client, worker):
+    """What lm-evaluation-harness asks for: ids, one new token, and the prompt's probabilities."""
+    ids = worker.model.encode(PROMPT)
+    asked = {"prompt": ids, "echo": True, "logprobs": 1, **GREEDY | {"max_tokens": 1}}
+    choice = client.completions.create(**asked).choices[0]
+    assert len(choice.logprobs.token_logprobs) == len(ids) + 1
+    assert choice.logprobs.token_logprobs[0] is None
+    (likely,) = client.completions.create(prompt=ids[:-1], logprobs=1, **GREEDY).choices
+    best = max(choice.logprobs.top_logprobs[-2].values())
+    assert best == pytest.approx(likely.logprobs.token_logprobs[0], abs=2e-3)
+    only = client.completions.create(**asked | {"max_tokens": 0}).choices[0]
+    assert only.text == worker.model.decode(ids)
+    assert only.logprobs.token_logprobs == choice.logprobs.token_logprobs[:-1]
+    *parts, end = client.completions.create(**asked, stream=True)
+    streamed = [
+        value for part in (*parts, end) for value in part.choices[0].logprobs.token_logprobs
+    ]
+    assert streamed == choice.logprobs.token_logprobs
+
+
 def test_a_chat_is_answered_whole_and_streamed(client):
     whole = client.chat.completions.create(messages=MESSAGES, **GREEDY)
     assert whole.choices[0].message.role == "assistant"
@@ -141,6 +161,37 @@ def test_a_wrong_request_is_refused_with_its_reason(client, wanted, words):
         client.completions.create(**GREEDY | {"prompt": PROMPT} | wanted)
     assert words in str(caught.value)
     assert caught.value.code == ("context_length_exceeded" if words == "context" else None)
+
+
+def test_a_misspelt_field_is_refused_and_an_unknown_one_is_named(client):
+    with pytest.raises(openai.BadRequestError, match="did you mean max_tokens"):
+        client.completions.create(prompt=PROMPT, model=MODEL, extra_body={"max_token": 3})
+    raw = client.completions.with_raw_response
+    body = {"top_a": 0.2, "min_tokens": 1, "x\ny": 1}
+    answer = raw.create(prompt=PROMPT, user="me", extra_body=body, **GREEDY)
+    assert answer.headers["x-ignored-fields"] == "top_a, min_tokens"
+    assert "x-ignored-fields" not in raw.create(prompt=PROMPT, user="me", **GREEDY).headers
+
+
+@pytest.mark.parametrize("logprobs", [None, 1], ids=["shared", "alone"])
+def test_a_request_that_takes_too_long_ends_with_an_error(client, worker, logprobs):
+    asked = {"prompt": PROMPT, "logprobs": logprobs, **GREEDY | {"max_tokens": 250}}
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.completions.create(**asked, extra_body={"timeout": 0.05})
+    assert (caught.value.status_code, caught.value.code) == (408, "deadline_exceeded")
+    assert worker.jobs == 0
+    assert client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+
+
+def test_the_context_shifts_only_where_a_request_asks_for_it(client, worker):
+    context = worker.model.info.context
+    ids = (worker.model.encode(PROMPT) * context)[: context - 2]
+    asked = {"prompt": ids, **GREEDY}
+    cut = client.completions.create(**asked)
+    shifted = client.completions.create(**asked, extra_body={"context_shift": 4})
+    assert (cut.usage.completion_tokens, shifted.usage.completion_tokens) == (3, 12)
+    expected = worker.model.encode(PROMPT)
+    assert shifted.usage.prompt_tokens == context - 2 > len(expected)
 
 
 def test_a_picture_is_refused_and_not_left_out(client):

@@ -1,0 +1,301 @@
+"""Ollama's `/api/...` routes, for the editors that speak only these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from rdrr_format.errors import RdrrError, UsageError
+from starlette.responses import JSONResponse, Response
+
+from rdrr.serve import sse
+from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.requests import ChatRequest, CompletionRequest
+from rdrr.serve.texts import Answer, Service, Texts
+
+_OPTIONS = (
+    "temperature", "top_k", "top_p", "min_p", "seed", "stop", "repeat_penalty",
+    "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+DEFAULT_TEMPERATURE = 0.8
+
+
+class OllamaRequest(BaseModel):
+    """Fields of every request for text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    stream: bool = True
+    format: str | dict[str, Any] | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    think: bool | str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a chat or completion that this request means."""
+        known = {name: self.options[name] for name in _OPTIONS if name in self.options}
+        most = self.options.get("num_predict")
+        if most is not None and most > 0:
+            known["max_tokens"] = most
+        if self.format:
+            known["response_format"] = _response_format(self.format)
+        return {"temperature": DEFAULT_TEMPERATURE, "model": self.model, **known}
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Variables of the chat template."""
+        if self.think is None:
+            return {}
+        if isinstance(self.think, str):
+            return {"reasoning_effort": self.think}
+        return {"enable_thinking": self.think}
+
+
+class OllamaChatRequest(OllamaRequest):
+    """A request for `/api/chat`."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateRequest(OllamaRequest):
+    """A request for `/api/generate`."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool = False
+    suffix: str | None = None
+
+
+class ShowRequest(BaseModel):
+    """A request for `/api/show`."""
+
+    model: str | None = None
+    name: str | None = None
+
+
+async def chat(service: Service, request: OllamaChatRequest) -> Response:
+    """Answer `/api/chat`."""
+    asked = ChatRequest(
+        messages=[_message(message) for message in request.messages],
+        tools=request.tools,
+        chat_template_kwargs=request.variables,
+        **request.fields,
+    )
+    return await _respond(service, request, await Chat.begin(service, asked), _Chatted())
+
+
+async def generate(service: Service, request: OllamaGenerateRequest) -> Response:
+    """Answer `/api/generate`."""
+    if request.suffix:
+        raise UsageError("`suffix` is not served", hint="use /infill")
+    if request.raw:
+        return await _raw(service, request)
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    asked = ChatRequest(
+        messages=[*system, {"role": "user", "content": request.prompt}],
+        chat_template_kwargs=request.variables,
+        **request.fields,
+    )
+    return await _respond(service, request, await Chat.begin(service, asked), _Generated())
+
+
+async def _raw(service: Service, request: OllamaGenerateRequest) -> Response:
+    asked = CompletionRequest(prompt=request.prompt, **request.fields)
+    ids = service.model.encode(request.prompt)
+    options = {"response_format": asked.response_format}
+    texts = Texts(service, asked, [ids], asked.max_tokens, **options)
+    begun = perf_counter_ns()
+
+    async def lines() -> AsyncIterator[str]:
+        answer = Answer(len(ids))
+        try:
+            async for news in texts.events():
+                if news is None:
+                    continue
+                answer.add(news[1])
+                if request.stream and news[1].text:
+                    yield _line(service, {"response": news[1].text, "done": False})
+            text = "" if request.stream else answer.text
+            yield _line(service, {"response": text, **_end(Message(answer), begun)})
+        except RdrrError as error:
+            yield json.dumps({"error": str(error)}) + "\n"
+        finally:
+            texts.close()
+
+    return await _sent(request, lines())
+
+
+class _Chatted:
+    """The form of `/api/chat`."""
+
+    def piece(self, piece: Piece) -> dict[str, Any]:
+        """Return a part of an answer."""
+        if isinstance(piece, ToolCall):
+            said: dict[str, Any] = {"content": "", "tool_calls": [_call(piece)]}
+        elif piece.kind == "reasoning":
+            said = {"content": "", "thinking": piece.text}
+        else:
+            said = {"content": piece.text}
+        return {"message": {"role": "assistant", **said}}
+
+    def whole(self, message: Message) -> dict[str, Any]:
+        """Return a whole answer."""
+        said: dict[str, Any] = {"role": "assistant", "content": message.content}
+        if message.reasoning:
+            said["thinking"] = message.reasoning
+        if message.calls:
+            said["tool_calls"] = [_call(call) for call in message.calls]
+        return {"message": said}
+
+
+class _Generated:
+    """The form of `/api/generate`."""
+
+    def piece(self, piece: Piece) -> dict[str, Any]:
+        """Return a part of an answer."""
+        assert not isinstance(piece, ToolCall)
+        key = "thinking" if piece.kind == "reasoning" else "response"
+        return {"response": "", key: piece.text}
+
+    def whole(self, message: Message) -> dict[str, Any]:
+        """Return a whole answer."""
+        thoughts = {"thinking": message.reasoning} if message.reasoning else {}
+        return {"response": message.content, **thoughts}
+
+
+async def _respond(
+    service: Service, request: OllamaRequest, chat: Chat, form: _Chatted | _Generated
+) -> Response:
+    begun = perf_counter_ns()
+    (message,) = chat.messages
+
+    async def lines() -> AsyncIterator[str]:
+        try:
+            async for news in chat.news():
+                pieces = [] if news is None or not request.stream else news.pieces
+                for piece in pieces:
+                    yield _line(service, {**form.piece(piece), "done": False})
+            said = Message(message.answer) if request.stream else message
+            yield _line(service, {**form.whole(said), **_end(message, begun)})
+        except RdrrError as error:
+            yield json.dumps({"error": str(error)}) + "\n"
+        finally:
+            chat.close()
+
+    return await _sent(request, lines())
+
+
+async def _sent(request: OllamaRequest, lines: AsyncIterator[str]) -> Response:
+    if request.stream:
+        return sse.stream(lines, "application/x-ndjson")
+    (line,) = [line async for line in lines]
+    answer = json.loads(line)
+    return JSONResponse(answer, 500 if "error" in answer else 200)
+
+
+def _line(service: Service, fields: Mapping[str, Any]) -> str:
+    head = {"model": service.name, "created_at": _time()}
+    return json.dumps({**head, **fields}, ensure_ascii=False) + "\n"
+
+
+def _end(message: Message, begun: int) -> dict[str, Any]:
+    spent = perf_counter_ns() - begun
+    return {
+        "done": True,
+        "done_reason": "length" if message.answer.finish == "length" else "stop",
+        "total_duration": spent,
+        "load_duration": 0,
+        "prompt_eval_count": message.answer.prompt_tokens,
+        "prompt_eval_duration": 0,
+        "eval_count": len(message.answer.ids),
+        "eval_duration": spent,
+    }
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    if message.get("images"):
+        raise UsageError("only text is served", expected="text", found="images")
+    return {key: value for key, value in message.items() if key != "images"}
+
+
+def _response_format(stated: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(stated, Mapping):
+        return {"type": "json_schema", "json_schema": {"schema": dict(stated)}}
+    if stated != "json":
+        raise UsageError("unknown `format`", expected="json or a JSON schema", found=stated)
+    return {"type": "json_object"}
+
+
+async def tags(service: Service) -> Response:
+    """Answer `/api/tags`."""
+    names = (service.name, *service.aliases)
+    return JSONResponse({"models": [_entry(service, name) for name in names]})
+
+
+async def show(service: Service, _: ShowRequest) -> Response:
+    """Answer `/api/show`."""
+    manifest = service.model.package.manifest
+    try:
+        template = service.model.chat_template(service.template)
+        source, tools = template.source, ["tools"]
+    except RdrrError:
+        source, tools = "", []
+    family = manifest.model_type
+    return JSONResponse(
+        {
+            "modelfile": "",
+            "parameters": "",
+            "template": source,
+            "details": _details(service),
+            "model_info": {
+                "general.architecture": family,
+                f"{family}.context_length": service.model.info.context,
+            },
+            "capabilities": ["completion", *tools],
+        }
+    )
+
+
+async def version(_: Service) -> Response:
+    """Answer `/api/version`."""
+    from rdrr_format.version import __version__
+
+    return JSONResponse({"version": __version__})
+
+
+def _entry(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": datetime.fromtimestamp(service.started, UTC).isoformat(),
+        "size": service.model.package.manifest.total_size,
+        "digest": "",
+        "details": _details(service),
+    }
+
+
+def _details(service: Service) -> dict[str, Any]:
+    manifest = service.model.package.manifest
+    family = manifest.model_type
+    return {
+        "parent_model": "",
+        "format": "rdrr",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": manifest.quantization,
+    }

@@ -1,0 +1,413 @@
+"""OpenAI's `/v1/responses`: what it reads, as a chat, its answers, and those that are stored."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from rdrr_format.errors import RdrrError, UsageError
+from starlette.responses import JSONResponse, Response
+
+from rdrr.serve import sse
+from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.guards import error_response
+from rdrr.serve.requests import ChatRequest, now
+from rdrr.serve.texts import Service
+
+MOST_STORED = 256
+MOST_STORED_BYTES = 32 << 20
+"""Most responses that are kept, and most bytes of them as JSON; the oldest ones go first."""
+
+
+class ResponsesRequest(BaseModel):
+    """A request for `/v1/responses`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = True
+    stream: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    background: bool | None = None
+    conversation: Any = None
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The input, as items."""
+        if isinstance(self.input, str):
+            return [{"type": "message", "role": "user", "content": self.input}]
+        return self.input
+
+    def as_chat(self, before: Sequence[Mapping[str, Any]]) -> ChatRequest:
+        """Return the request as a chat.
+
+        Args:
+            before: The items of the responses before.
+
+        Raises:
+            UsageError: The request asks for what is not served.
+        """
+        for name in ("background", "conversation"):
+            if getattr(self, name):
+                raise UsageError(f"`{name}` is not served")
+        said = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return ChatRequest(
+            messages=[*said, *_messages([*before, *self.items])],
+            tools=[_tool(tool) for tool in self.tools] or None,
+            tool_choice=_choice(self.tool_choice),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_output_tokens,
+            reasoning_effort=(self.reasoning or {}).get("effort"),
+            response_format=_response_format((self.text or {}).get("format")),
+        )
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A response that is kept, with the items of its conversation."""
+
+    body: dict[str, Any]
+    input: list[dict[str, Any]]
+    items: list[dict[str, Any]]
+    size: int
+
+
+@dataclass
+class Responses:
+    """The routes of `/v1/responses`, and what they keep in memory."""
+
+    _stored: OrderedDict[str, _Stored] = field(default_factory=OrderedDict)
+
+    async def create(self, service: Service, request: ResponsesRequest) -> Response:
+        """Answer `/v1/responses`."""
+        before: list[dict[str, Any]] = []
+        if (previous := request.previous_response_id) is not None:
+            if previous not in self._stored:
+                return _missing(previous)
+            before = self._stored[previous].items
+        chat = await Chat.begin(service, request.as_chat(before))
+        answer = _Answer(service.name, request, chat)
+        if request.stream:
+            return sse.stream(self._stream(answer, before))
+        await chat.read()
+        return JSONResponse(self._ended(answer, before))
+
+    async def get(self, name: str) -> Response:
+        """Answer a request for a response."""
+        return JSONResponse(self._stored[name].body) if name in self._stored else _missing(name)
+
+    async def delete(self, name: str) -> Response:
+        """Forget a response."""
+        if self._stored.pop(name, None) is None:
+            return _missing(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    async def input_items(self, name: str) -> Response:
+        """Answer a request for the input of a response."""
+        if name not in self._stored:
+            return _missing(name)
+        items = self._stored[name].input
+        return JSONResponse({"object": "list", "data": items, "has_more": False})
+
+    async def _stream(
+        self, answer: _Answer, before: Sequence[dict[str, Any]]
+    ) -> AsyncIterator[str]:
+        try:
+            for name in ("response.created", "response.in_progress"):
+                yield answer.event(name, response=answer.body("in_progress"))
+            async for news in answer.chat.news():
+                if news is None:
+                    yield sse.WAITING
+                    continue
+                for piece in news.pieces:
+                    for event in answer.add(piece):
+                        yield event
+            for event in answer.close():
+                yield event
+            body = self._ended(answer, before)
+            yield answer.event(f"response.{body['status']}", response=body)
+        except RdrrError as error:
+            failure = {"code": "server_error", "message": str(error)}
+            body = {**answer.body("failed"), "error": failure}
+            yield answer.event("response.failed", response=body)
+        finally:
+            answer.chat.close()
+
+    def _ended(self, answer: _Answer, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the whole response, and keep it."""
+        body = answer.body(answer.status)
+        if answer.request.store is not False:
+            items = answer.request.items
+            size = len(json.dumps([body, items, *before]))
+            kept = _Stored(body, _named(items), [*before, *items, *body["output"]], size)
+            self._stored[body["id"]] = kept
+            while len(self._stored) > MOST_STORED or self._size > MOST_STORED_BYTES:
+                self._stored.popitem(last=False)
+        return body
+
+    @property
+    def _size(self) -> int:
+        return sum(stored.size for stored in self._stored.values())
+
+
+class _Answer:
+    """A response as it grows.
+
+    Args:
+        model: Name of the model.
+        request: The request.
+        chat: The chat that answers it.
+    """
+
+    def __init__(self, model: str, request: ResponsesRequest, chat: Chat) -> None:
+        self.request, self.chat = request, chat
+        self._model, self._id, self._created = model, f"resp_{uuid4().hex}", now()
+        self._number = 0
+        self._ids: list[str] = []
+        self._open: Piece | None = None
+
+    @property
+    def _message(self) -> Message:
+        return self.chat.messages[0]
+
+    @property
+    def status(self) -> str:
+        """Whether the response is `completed` or `incomplete`."""
+        return "incomplete" if self._message.answer.finish == "length" else "completed"
+
+    def body(self, status: str) -> dict[str, Any]:
+        """Return the response."""
+        request, answer = self.request, self._message.answer
+        is_cut = status == "incomplete"
+        prompt, new = answer.prompt_tokens, len(answer.ids)
+        usage = {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": new,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + new,
+        }
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": now() if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "model": self._model,
+            "output": [] if status == "in_progress" else self._output(),
+            "max_tool_calls": None,
+            "parallel_tool_calls": True,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": (request.reasoning or {}).get("effort"), "summary": None},
+            "service_tier": "default",
+            "store": request.store is not False,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": request.text or {"format": {"type": "text"}},
+            "tool_choice": request.tool_choice or "auto",
+            "tools": [{**_TOOL, **tool} for tool in request.tools],
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "top_logprobs": 0,
+            "truncation": "disabled",
+            "usage": None if status == "in_progress" else usage,
+            "metadata": request.metadata or {},
+            "safety_identifier": None,
+            "prompt_cache_key": None,
+        }
+
+    def add(self, piece: Piece) -> Iterator[str]:
+        """Yield the events of a new part."""
+        text = piece.arguments if isinstance(piece, ToolCall) else piece.text
+        if self._open is None or isinstance(piece, ToolCall) or _kind(self._open) != _kind(piece):
+            yield from self.close()
+            self._open = piece
+            item = _item(piece, self._item_id(len(self._ids)), "in_progress", is_empty=True)
+            yield self._item_event("added", item)
+            if _kind(piece) != "function_call":
+                yield self._part_event("added", "")
+        yield self._text_event("delta", delta=text)
+
+    def close(self) -> Iterator[str]:
+        """Yield the end of the open part."""
+        if self._open is None:
+            return
+        piece = self._message.pieces[len(self._ids) - 1]
+        key = "arguments" if isinstance(piece, ToolCall) else "text"
+        text = piece.arguments if isinstance(piece, ToolCall) else piece.text
+        yield self._text_event("done", **{key: text})
+        if not isinstance(piece, ToolCall):
+            yield self._part_event("done", text)
+        yield self._item_event("done", _item(piece, self._ids[-1], "completed"))
+        self._open = None
+
+    def event(self, name: str, **fields: Any) -> str:
+        """Return an event."""
+        number, self._number = self._number, self._number + 1
+        return sse.data({"type": name, "sequence_number": number, **fields}, name)
+
+    def _output(self) -> list[dict[str, Any]]:
+        status = self.status
+        return [
+            _item(piece, self._item_id(at), status) for at, piece in enumerate(self._message.pieces)
+        ]
+
+    def _item_id(self, at: int) -> str:
+        while len(self._ids) <= at:
+            self._ids.append(uuid4().hex)
+        return self._ids[at]
+
+    def _item_event(self, name: str, item: dict[str, Any]) -> str:
+        at = len(self._ids) - 1
+        return self.event(f"response.output_item.{name}", output_index=at, item=item)
+
+    def _part_event(self, name: str, text: str) -> str:
+        assert self._open is not None
+        part = _content(_kind(self._open), text)
+        return self.event(f"response.content_part.{name}", **self._place(), part=part)
+
+    def _text_event(self, name: str, **fields: Any) -> str:
+        assert self._open is not None
+        kind = _kind(self._open)
+        place = self._place()
+        if kind == "function_call":
+            del place["content_index"]
+        extra: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        return self.event(f"{_EVENTS[kind]}.{name}", **place, **fields, **extra)
+
+    def _place(self) -> dict[str, Any]:
+        assert self._open is not None
+        at = len(self._ids) - 1
+        name = _PREFIXES[_kind(self._open)] + self._ids[at]
+        return {"item_id": name, "output_index": at, "content_index": 0}
+
+
+_TOOL = {"description": None, "parameters": None, "strict": None}
+_EVENTS = {
+    "message": "response.output_text",
+    "reasoning": "response.reasoning_text",
+    "function_call": "response.function_call_arguments",
+}
+_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+
+
+def _kind(piece: Piece) -> str:
+    if isinstance(piece, ToolCall):
+        return "function_call"
+    return "reasoning" if piece.kind == "reasoning" else "message"
+
+
+def _content(kind: str, text: str) -> dict[str, Any]:
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _item(piece: Piece, name: str, status: str, *, is_empty: bool = False) -> dict[str, Any]:
+    kind = _kind(piece)
+    head = {"id": _PREFIXES[kind] + name, "type": kind, "status": status}
+    if isinstance(piece, ToolCall):
+        arguments = "" if is_empty else piece.arguments
+        return {**head, "call_id": piece.id, "name": piece.name, "arguments": arguments}
+    content = [] if is_empty else [_content(kind, piece.text)]
+    if kind == "reasoning":
+        return {**head, "summary": [], "content": content}
+    return {**head, "role": "assistant", "content": content}
+
+
+def _named(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return items with ids."""
+    return [{"id": f"item_{uuid4().hex}", "type": "message", **item} for item in items]
+
+
+def _messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return items as messages: what the assistant did between two others is one message."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        said = _said(item)
+        last = messages[-1] if messages else None
+        if last is not None and last["role"] == said["role"] == "assistant":
+            calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
+            messages[-1] = {**last, **{key: value for key, value in said.items() if value}}
+            if calls:
+                messages[-1]["tool_calls"] = calls
+        else:
+            messages.append(said)
+    return messages
+
+
+def _said(item: Mapping[str, Any]) -> dict[str, Any]:
+    match item.get("type", "message"):
+        case "message":
+            return {"role": item.get("role"), "content": _text_parts(item.get("content"))}
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output":
+            output = _text_parts(item.get("output"))
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
+        case "reasoning":
+            parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+            text = "".join(str(part.get("text", "")) for part in parts)
+            return {"role": "assistant", "content": "", "reasoning_content": text}
+        case kind:
+            raise UsageError("this kind of item is not served", where="input", found=kind)
+
+
+def _text_parts(content: Any) -> Any:
+    """Return the content of an item as messages have it."""
+    if not isinstance(content, list):
+        return content
+    texts = ("input_text", "output_text", "text", "refusal")
+    return [
+        {"type": "text", "text": part.get("text") or part.get("refusal") or ""}
+        if isinstance(part, Mapping) and part.get("type") in texts
+        else part
+        for part in content
+    ]
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise UsageError("only tools that are functions are served", found=tool.get("type"))
+    keys = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {key: tool[key] for key in keys if tool.get(key)}}
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice
+
+
+def _response_format(stated: Any) -> dict[str, Any] | None:
+    if not isinstance(stated, Mapping) or stated.get("type") != "json_schema":
+        return None if stated is None else dict(stated)
+    return {"type": "json_schema", "json_schema": {"schema": stated.get("schema")}}
+
+
+def _missing(name: str) -> JSONResponse:
+    message = f"there is no response {name}"
+    return error_response(404, message, "invalid_request_error", "response_not_found")

@@ -1,0 +1,72 @@
+"""Ollama's routes: lines of JSON, and its names of options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.serving import Running, scripted
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+OPTIONS = {"temperature": 0, "num_predict": 6}
+CALL = '<think>Hm.</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def post(server, path: str, body: dict) -> tuple[int, list[dict]]:
+    status, answer = server.ask("POST", path, json.dumps(body).encode())
+    return status, [json.loads(line) for line in answer.decode().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "text"),
+    [
+        ("/api/chat", {"messages": MESSAGES}, lambda line: line["message"]["content"]),
+        ("/api/generate", {"prompt": "Hello"}, lambda line: line["response"]),
+        ("/api/generate", {"prompt": "Hello", "raw": True}, lambda line: line["response"]),
+    ],
+    ids=["chat", "generate", "raw"],
+)
+def test_an_answer_comes_in_lines_or_whole(server, path, asked, text):
+    asked = {"model": "small-llama:latest", "options": OPTIONS, **asked}
+    status, lines = post(server, path, asked)
+    _, (whole,) = post(server, path, asked | {"stream": False})
+    assert status == 200
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert "".join(text(line) for line in lines) == text(whole)
+    assert text(whole)
+    assert (whole["done_reason"], whole["eval_count"]) == ("length", 6)
+    assert whole["prompt_eval_count"] == lines[-1]["prompt_eval_count"] > 0
+
+
+def test_thoughts_and_calls_are_apart(worker, tools_template):
+    with scripted(worker.model, CALL, CALL, template=tools_template) as (url, script):
+        server = Running(int(url.rpartition(":")[2]), script)
+        asked = {"model": "small-llama", "messages": MESSAGES, "tools": [TOOL]}
+        _, lines = post(server, "/api/chat", asked)
+        _, (whole,) = post(server, "/api/chat", asked | {"stream": False})
+    said = whole["message"]
+    assert said["thinking"] == "Hm."
+    assert said["tool_calls"] == [{"function": {"name": "f", "arguments": {"a": 1}}}]
+    parts = [line["message"] for line in lines]
+    assert "".join(part.get("thinking", "") for part in parts) == "Hm."
+    assert [call for part in parts for call in part.get("tool_calls", [])] == said["tool_calls"]
+
+
+def test_models_are_told_of(server):
+    tags = json.loads(server.ask("GET", "/api/tags")[1])
+    assert [model["name"] for model in tags["models"]] == ["small-llama", "alias"]
+    _, (shown,) = post(server, "/api/show", {"model": "small-llama"})
+    assert "completion" in shown["capabilities"]
+    assert "messages" in shown["template"] or "for m in" in shown["template"]
+    assert "version" in json.loads(server.ask("GET", "/api/version")[1])
+
+
+def test_errors_are_a_text(server):
+    status, (answer,) = post(server, "/api/chat", {"model": "other", "messages": MESSAGES})
+    assert (status, "not served" in answer["error"]) == (404, True)
+    status, (answer,) = post(server, "/api/chat", {"messages": MESSAGES, "format": "xml"})
+    assert (status, "format" in answer["error"]) == (400, True)
+    picture = [{"role": "user", "content": "?", "images": ["aGk="]}]
+    status, (answer,) = post(server, "/api/chat", {"messages": picture})
+    assert (status, "images" in answer["error"]) == (400, True)
