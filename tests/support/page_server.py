@@ -89,6 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, json.dumps(answer).encode(), {})
             return
         self.server.requests.append(body)
+        if body["model"] != MODEL:
+            self._send(404, b"{}", {})
+            return
         asked = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         if asked == "refuse":
             fault = {"error": {"message": "the prompt has 5,120 tokens, 4,096 fit"}}

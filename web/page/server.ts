@@ -21,6 +21,7 @@ export class ServerEngine implements PageEngine {
   readonly label = 'on the server';
   #base: string;
   #key: () => string;
+  #model = '';
 
   // `key` returns what the server asks for, or nothing.
   constructor(base: string, key: () => string) {
@@ -48,8 +49,9 @@ export class ServerEngine implements PageEngine {
       if (error instanceof EngineError && error.kind !== 'refused') throw error;
       return {};
     })) as { model?: string; adapter?: string; backend?: string; context?: number };
+    this.#model = models.data[0]?.id ?? '';
     return {
-      id: props.model ?? models.data[0]?.id ?? 'a model',
+      id: props.model ?? this.#model,
       context: props.context ?? null,
       chat: await this.#chats(),
       where: `on the server${props.adapter ?? props.backend ? `, ${props.adapter ?? props.backend}` : ''}`,
@@ -59,7 +61,7 @@ export class ServerEngine implements PageEngine {
   async *answer(question: Question, signal: AbortSignal): AsyncGenerator<Piece> {
     const { sampling, ...asked } = question;
     const path = 'messages' in asked ? 'v1/chat/completions' : 'v1/completions';
-    const body = { ...asked, ...sampling, stream: true, stream_options: { include_usage: true } };
+    const body = { model: this.#model, ...asked, ...sampling, stream: true, stream_options: { include_usage: true } };
     const response = await this.#request(path, { method: 'POST', body: JSON.stringify(body), signal });
     if (!response.body) throw new EngineError(LOST, 'lost');
     let isComplete = false;
@@ -85,7 +87,7 @@ export class ServerEngine implements PageEngine {
   // Whether the model has a chat template.
   async #chats(): Promise<boolean> {
     const messages = [{ role: 'user', content: '?' }];
-    return this.#json('apply-template', { messages }).then(() => true, (error: unknown) => {
+    return this.#json('apply-template', { model: this.#model, messages }).then(() => true, (error: unknown) => {
       if (error instanceof EngineError && error.kind === 'refused') return false;
       throw error;
     });
