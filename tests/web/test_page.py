@@ -191,6 +191,18 @@ def test_a_server_without_files_for_browsers_offers_no_choice(chromium, server):
     assert not opened(chromium, server).evaluate("document.querySelector('#engines').hidden")
 
 
+def test_one_of_several_models_can_be_chosen(chromium, server):
+    assert opened(chromium, server).evaluate("document.querySelector('#choice').hidden")
+    server.models = [MODEL, "another"]
+    page = opened(chromium, server)
+    page.evaluate("document.querySelector('#models').value = 'another'")
+    page.evaluate("document.querySelector('#models').dispatchEvent(new Event('change'))")
+    page.wait(f"document.querySelector('#model').textContent === 'another' && {IDLE}")
+    answer(page, "hello")
+    assert server.requests[-1]["model"] == "another"
+    assert page.text("#used-text").endswith(" of 4,097")
+
+
 def test_a_narrow_window_shows_all_without_scrolling_sideways(chromium, server):
     page = opened(chromium, server, width=400)
     answer(page, "w" * 200)

@@ -1,5 +1,5 @@
 // The page: it holds a conversation and the engine that answers.
-import { byId } from './dom.js';
+import { byId, element } from './dom.js';
 import { EngineError, type Message, type ModelInfo, type PageEngine, type Piece, type Question } from './engine.js';
 import { Loader } from './loader.js';
 import { MessageView, type Actions } from './messages.js';
@@ -41,6 +41,16 @@ export class App {
     await this.reopen();
   }
 
+  async #choose(model: string): Promise<void> {
+    if (!this.#engine) return;
+    this.stop();
+    this.#engine.model = model;
+    this.#info = null;
+    this.#show();
+    byId('where').textContent = `${model} is loaded…`;
+    await this.reopen();
+  }
+
   async reopen(): Promise<void> {
     const engine = this.#engine;
     if (!engine) return;
@@ -71,6 +81,7 @@ export class App {
       void this.#send(text);
     };
     byId('stop').onclick = () => this.stop();
+    byId('models').onchange = () => void this.#choose(byId<HTMLSelectElement>('models').value);
     byId('again').onclick = () => void this.#continueAgain();
     byId('new').onclick = () => this.#open(newConversation());
     byId('notice-close').onclick = () => this.tell('');
@@ -126,6 +137,7 @@ export class App {
     const { turns, text } = this.#conversation;
     byId('model').textContent = this.#info?.id ?? 'rdrr';
     byId('where').textContent = this.#info?.where ?? '';
+    this.#showModels();
     document.title = this.#info ? `${this.#info.id} · rdrr` : 'rdrr';
     byId('log').hidden = !isChat;
     byId('draft').hidden = isChat;
@@ -136,6 +148,13 @@ export class App {
     this.#showRunning();
     this.#showSide();
     this.#scroll();
+  }
+
+  #showModels(): void {
+    const models = this.#engine?.models ?? [];
+    const choice = byId<HTMLSelectElement>('models');
+    byId('choice').hidden = models.length < 2;
+    choice.replaceChildren(...models.map((id) => element('option', { value: id, selected: id === this.#engine?.model }, id)));
   }
 
   #showTurns(): void {
