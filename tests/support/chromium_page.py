@@ -41,8 +41,15 @@ class Chromium:
     def __init__(self, commands: BinaryIO, answers: BinaryIO) -> None:
         self._commands, self._answers, self._number, self._rest = commands, answers, 0, b""
 
-    def page(self, url: str, *, width: int = 1200, height: int = 800) -> Page:
-        """Open a page in a window of a size, and wait until it is loaded."""
+    def page(self, url: str, *, width: int = 1200, height: int = 800, before: str = "") -> Page:
+        """Open a page in a window of a size, and wait until it is loaded.
+
+        Args:
+            url: Where it is.
+            width: Width of the window in CSS pixels.
+            height: Its height.
+            before: JavaScript that runs before any of the page's.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         page = Page(self, attached["sessionId"])
@@ -51,6 +58,7 @@ class Chromium:
         page.call("Emulation.setFocusEmulationEnabled", enabled=True)
         page.call("Runtime.enable")
         page.resize(width, height)
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=before)
         page.call("Page.navigate", url=url)
         page.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
         return page
@@ -112,9 +120,9 @@ class Page:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
-    def wait(self, expression: str) -> Any:
+    def wait(self, expression: str, *, seconds: float = SECONDS) -> Any:
         """Wait until an expression is true, and return its value."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             with suppress(RuntimeError):  # the page may be loading
                 if value := self.evaluate(expression):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 import rdrr
@@ -33,7 +34,9 @@ OPTIONS = {
         "seed": 11,
     },
 }
-TOKENS = 10
+TOKENS = 6
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+MESSAGES = [{"role": "user", "content": "And God said"}]
 
 pytestmark = [
     pytest.mark.skipif("RDRR_TEST_WEB" not in os.environ, reason="run by make test-web"),
@@ -75,17 +78,18 @@ def choice(answer):
 
 @pytest.fixture(scope="module")
 def package(made_package, tmp_path_factory):
-    """small-llama, transposed and fused."""
+    """small-llama, transposed and fused, with a chat template."""
     folder = tmp_path_factory.mktemp("web")
-    package = folder / "package"
-    package.symlink_to(made_package, target_is_directory=True)
-    with_programs(package, folder)
-    return package
+    package = shutil.copytree(made_package, folder / "package")
+    settings = json.loads((package / "tokenizer_config.json").read_text(encoding="utf-8"))
+    text = json.dumps(settings | {"chat_template": TEMPLATE})
+    (package / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    return with_programs(package, folder)
 
 
 @pytest.fixture(scope="module")
-def model(made_package):
-    with rdrr.load(made_package, context=512) as model:
+def model(package):
+    with rdrr.load(package, context=512) as model:
         yield model
 
 
@@ -94,6 +98,15 @@ def stop(model):
     """A string in the middle of the greedy text."""
     text, _ = generated(model, GREEDY)
     return text[len(text) // 2 :][:3]
+
+
+def following(model):
+    """The messages of a second turn, after the answer that Python gives in the first."""
+    generation = model.chat(MESSAGES, max_tokens=TOKENS, **GREEDY)
+    text = generation.read()
+    ids = [int(token_id) for token_id in generation.token_ids]
+    answer = {"role": "assistant", "content": text, "token_ids": ids}
+    return [*MESSAGES, answer, {"role": "user", "content": "Go on"}]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +118,8 @@ def reports(package, model, stop, tmp_path_factory):
         {**request, "stop": [stop]},
         {**request, "prompt": ids, "logit_bias": {str(generated(model, GREEDY)[1][0]): -100}},
         {**request, **OPTIONS["sampled"], "n": 2, "max_tokens": 3},
+        {"messages": MESSAGES, "max_tokens": TOKENS, **GREEDY},
+        {"messages": following(model), "max_tokens": 2, **GREEDY},
     ]
     cases = {
         "texts": {"kind": "texts", "model": "package", "requests": requests},
@@ -149,9 +164,22 @@ def test_a_stream_joins_to_the_whole_text_and_ends_with_the_usage(reports, model
     assert stream["usage"]["completion_tokens"] == TOKENS
 
 
+def test_a_chat_has_the_answers_of_python_and_its_second_turn_goes_on_from_the_cache(
+    reports, model
+):
+    first, second = reports["texts"]["answers"][6:]
+    messages = following(model)
+    (choice,) = first["choices"]
+    assert choice["message"] == messages[1]
+    (choice,) = second["choices"]
+    assert choice["message"]["content"] == model.chat(messages, max_tokens=2, **GREEDY).read()
+    before = first["usage"]["prompt_tokens"] + TOKENS
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == before - 1
+
+
 def test_the_usage_says_what_was_cached(reports, model):
     prompt = len(model.encode(PROMPT))
-    usages = [answer["usage"] for answer in reports["texts"]["answers"]]
+    usages = [answer["usage"] for answer in reports["texts"]["answers"][:6]]
     cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
     assert cached == [0, *[prompt - 1] * (len(usages) - 1)]
     assert {usage["prompt_tokens"] for usage in usages} == {prompt}
@@ -168,14 +196,13 @@ def test_a_survey_says_what_a_load_needs_and_keeps(reports, package):
     assert report["before"]["reason"] is None
     assert report["stages"] == ["download", "compile", "ready"]
     assert report["facts"]["context"] == 2048
-    assert not report["facts"]["chat"]
+    assert report["facts"]["chat"]
 
 
 def test_calls_that_end_early_leave_the_engine_as_it_was(reports, model):
     life = reports["life"]
     assert choice(life["after"]) == generated(model, GREEDY, tokens=6)
-    usage, missing, closed = "usage", "usage", "usage"
-    assert life["faults"] == ["AbortError", usage, usage, usage, missing, closed, "network"]
+    assert life["faults"] == ["AbortError", *["usage"] * 5, "network"]
 
 
 def test_a_model_is_loaded_without_a_network_until_its_files_are_deleted(reports):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
 
 import pytest
 from support.chromium import NOT_INSTALLED, find_chromium
@@ -27,8 +30,8 @@ def server() -> Iterator[PageServer]:
         yield running
 
 
-def opened(chromium: Chromium, server: PageServer, **size: int) -> Page:
-    page = chromium.page(server.url, **size)
+def opened(chromium: Chromium, server: PageServer, **options: Any) -> Page:
+    page = chromium.page(server.url, **options)
     page.wait(IDLE)
     return page
 
@@ -55,6 +58,23 @@ def test_a_conversation_is_kept_over_a_reload_and_sent_whole(chromium, server):
     answer(page, "more")
     roles = [(message["role"], message["content"]) for message in server.requests[-1]["messages"]]
     assert roles == [("user", "hello"), ("assistant", "You said: hello"), ("user", "more")]
+
+
+def test_conversations_can_be_begun_chosen_and_deleted(chromium, server):
+    page = opened(chromium, server)
+    titles = "[...document.querySelectorAll('#conversations button:first-child')].map(b => b.title)"
+    answer(page, "one")
+    page.click("#new")
+    assert page.evaluate("document.querySelectorAll('.message').length") == 0
+    answer(page, "<b>two</b>")
+    assert page.evaluate(titles) == ["<b>two</b>", "one"]
+    page.click("#conversations li:last-child button")
+    assert page.text(f"{LAST} > .content") == "You said: one"
+    for agreed, left in (("false", 2), ("true", 1)):
+        page.evaluate(f"window.confirm = () => {agreed}")
+        page.click("#conversations li:last-child button:last-child")
+        assert len(page.evaluate(titles)) == left
+    assert page.text(f"{LAST} > .content") == "You said: <b>two</b>"
 
 
 def test_text_of_a_model_is_never_html(chromium, server):
@@ -131,6 +151,58 @@ def test_a_model_without_a_template_continues_a_text(chromium, server):
     assert [request["prompt"] for request in server.requests] == ["Once", "Once"]
 
 
+MANIFEST = json.dumps(
+    {
+        "modelId": "small",
+        "hashAlgorithm": "sha256",
+        "shards": [{"filename": "shard_00000.bin", "size": 5_000_000, "hash": "0" * 64}],
+        "tensors": {},
+    }
+).encode()
+INDEX = {
+    "format": "rdrr-web",
+    "version": 1,
+    "model": "small",
+    "package": "../",
+    "manifest": sha256(MANIFEST).hexdigest(),
+    "size": 5_000_000,
+    "text": {},
+    "programs": [],
+}
+NO_WEBGPU = "Object.defineProperty(Navigator.prototype, 'gpu', {get: () => undefined})"
+
+
+def test_a_browser_without_webgpu_says_what_to_do_and_the_server_still_answers(chromium, server):
+    server.extra["/package/web/index.json"] = json.dumps(INDEX).encode()
+    server.extra["/package/manifest.json"] = MANIFEST
+    page = opened(chromium, server, before=NO_WEBGPU)
+    page.click("input[value=browser]")
+    page.wait("!document.querySelector('#notice').hidden")
+    assert "WebGPU is missing in Chrome" in page.text("#notice-text")
+    assert page.evaluate("document.querySelector('#send').disabled")
+    page.click("input[value=server]")
+    page.wait(IDLE)
+    assert answer(page, "hello") == "You said: hello"
+
+
+def test_a_server_without_files_for_browsers_offers_no_choice(chromium, server):
+    assert opened(chromium, server).evaluate("document.querySelector('#engines').hidden")
+    server.extra["/package/web/index.json"] = json.dumps(INDEX).encode()
+    assert not opened(chromium, server).evaluate("document.querySelector('#engines').hidden")
+
+
+def test_one_of_several_models_can_be_chosen(chromium, server):
+    assert opened(chromium, server).evaluate("document.querySelector('#choice').hidden")
+    server.models = [MODEL, "another"]
+    page = opened(chromium, server)
+    page.evaluate("document.querySelector('#models').value = 'another'")
+    page.evaluate("document.querySelector('#models').dispatchEvent(new Event('change'))")
+    page.wait(f"document.querySelector('#model').textContent === 'another' && {IDLE}")
+    answer(page, "hello")
+    assert server.requests[-1]["model"] == "another"
+    assert page.text("#used-text").endswith(" of 4,097")
+
+
 def test_a_narrow_window_shows_all_without_scrolling_sideways(chromium, server):
     page = opened(chromium, server, width=400)
     answer(page, "w" * 200)
@@ -161,4 +233,5 @@ def test_the_page_opens_without_the_server_after_the_first_time(chromium):
         page.wait(IDLE)
         answer(page, "hello")
     page.reload()
+    page.wait("document.querySelector('#notice-text').textContent.includes('no model here')")
     assert page.text(f"{LAST} > .content") == "You said: hello"

@@ -11,18 +11,22 @@ const settings = keptSettings();
 followTheme(settings);
 followMenu();
 
+// The conversations are there at once, whatever answers.
 const engines: Engines = {};
-const base = new URL('./', location.href).href;
-const index = new URL(new URLSearchParams(location.search).get('model') ?? 'index.json', base).href;
-const [hasServer, hasIndex] = await Promise.all([ServerEngine.isThere(base), BrowserEngine.isThere(index)]);
-if (hasServer) engines.server = new ServerEngine(base, () => key.get());
-if (hasIndex) engines.browser = new BrowserEngine(index);
-
 const app = new App(engines, settings);
+followSettings(settings, () => void app.reopen());
+const base = new URL('./', location.href).href;
+if (await ServerEngine.isThere(base)) engines.server = new ServerEngine(base, () => key.get());
+// `rdrr web --page` writes the index beside the page; a server has it in the package's folder.
+const asked = new URLSearchParams(location.search).get('model');
+for (const place of asked ? [asked] : ['index.json', 'package/web/index.json']) {
+  const index = new URL(place, base).href;
+  if (!engines.browser && (await BrowserEngine.isThere(index))) engines.browser = new BrowserEngine(index);
+}
+
 const names = Object.keys(engines) as Settings['engine'][];
 const [first] = names;
 if (first && !engines[settings.engine]) settings.engine = first;
-followSettings(settings, () => void app.reopen());
 
 byId('engines').hidden = names.length < 2;
 for (const choice of document.querySelectorAll<HTMLInputElement>('input[name=engine]')) {

@@ -20,7 +20,7 @@ const worker = globalThis as unknown as Scope;
 const CACHE = 'rdrr-page';
 const PAGE = ['./', 'page.js', 'page.css', 'rdrr.js', 'worker.js'];
 // Beside these: what describes a package and its programs.
-const KEPT = /^(web\/)?(index\.json|programs\/[\w-]+\.json)$/;
+const KEPT = /^(package\/web\/)?(index\.json|programs\/[\w-]+\.json)$/;
 
 const inScope = (path: string): string => new URL(path, worker.registration.scope).href;
 

@@ -61,12 +61,15 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     let loaded = 0;
     const onProgress = (progress: { stage: string; loaded: number }): void => void (stages.add(progress.stage), (loaded = progress.loaded));
     const engine = await Engine.load(indexOf(model), { ...OPTIONS, onProgress });
-    const answers = [];
-    for (const request of requests) answers.push(await answer(engine, request));
-    const stream = requests[0]!.messages ? null : await streamed(engine, requests[0]!);
+    const [answers, times] = [[] as unknown[], [performance.now()]];
+    for (const request of requests) {
+      answers.push(await answer(engine, request));
+      times.push(performance.now());
+    }
+    const stream = await streamed(engine, requests[0]!);
     const facts = engine.model;
     await engine.close();
-    return { before, after: await Engine.survey(indexOf(model), OPTIONS), stages: [...stages], loaded, facts, answers, stream };
+    return { before, after: await Engine.survey(indexOf(model), OPTIONS), stages: [...stages], loaded, facts, answers, stream, times };
   },
 
   // What ends a call early, and how the model is loaded again without a network.
@@ -84,7 +87,7 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     for (const wrong of [{ ...request!, top_p: 2 }, { ...request!, logprobs: true }, { ...request!, prompt: [] }]) {
       faults.push(await answer(engine, wrong as Request).then(() => 'none', nameOf));
     }
-    faults.push(await engine.chat.completions.create({ messages: [{ role: 'user', content: 'x' }] }).then(() => 'none', nameOf));
+    faults.push(await engine.chat.completions.create({ messages: [] }).then(() => 'none', nameOf));
     await engine.close();
     faults.push(await answer(engine, request!).then(() => 'none', nameOf));
     const fetch = async (): Promise<Response> => Promise.reject(new TypeError('offline'));

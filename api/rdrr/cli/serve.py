@@ -94,7 +94,8 @@ def serve(
     with status("loading the model"):
         service = pool.load(offers[0])
     announce(service.model)
-    app = application(pool, key=key, hosts=hosts_of(host), origins=cors or ())
+    package = service.model.package
+    app = application(pool, key=key, hosts=hosts_of(host), origins=cors or (), package=package)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
         with _listening(host, port) as listener:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from rdrr_format.errors import DeviceError, RdrrError
@@ -21,6 +21,7 @@ from starlette.routing import Route
 from rdrr.serve import anthropic, infill, ollama, openai, scoring
 from rdrr.serve.chats import prompt_of
 from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
+from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
 from rdrr.serve.pool import UNKNOWN_MODEL, Offer, Pool, pool_of
 from rdrr.serve.requests import (
@@ -32,6 +33,9 @@ from rdrr.serve.requests import (
 from rdrr.serve.responses import Responses, ResponsesRequest
 from rdrr.serve.texts import Service, Texts, is_too_long
 from rdrr.serve.worker import TOO_LATE, BusyError
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -75,6 +79,7 @@ def application(
     key: str | None = None,
     hosts: frozenset[str] | None = None,
     origins: Sequence[str] = (),
+    package: Package | None = None,
 ) -> Any:
     """Return the application.
 
@@ -83,6 +88,7 @@ def application(
         key: What a client must know; None for no key.
         hosts: Names by which the server may be called; None for any.
         origins: Origins of pages that may read the answers.
+        package: The package whose files the page may run; None for none.
     """
     routes, stored = _Routes(served if isinstance(served, Pool) else pool_of(served)), Responses()
     cors = Middleware(
@@ -111,6 +117,7 @@ def application(
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
             *page_routes(),
+            *package_routes(package),
         ],
         middleware=[cors, guards] if origins else [guards],
         exception_handlers={kind: _handled(answer) for kind, answer in _FAULTS.items()},
@@ -232,7 +239,7 @@ def _facts(service: Service) -> dict[str, Any]:
 
 async def _generates(service: Service) -> Response:
     """Return whether a token comes."""
-    asked = CompletionRequest(prompt="a", temperature=0.0)
+    asked = CompletionRequest.model_validate({"prompt": "a", "temperature": 0.0})
     texts = Texts(service, asked, [service.model.encode("a")], 1)
     try:
         async with asyncio.timeout(HEALTHY_SECONDS):
