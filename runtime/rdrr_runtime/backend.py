@@ -301,10 +301,13 @@ class BatchBackend(Protocol):
     Attributes:
         sequences: Number of sequences.
         context: Slots of each sequence.
+        rewinds: Whether a sequence can go on at any slot that it has filled; one with recurrent
+            states cannot.
     """
 
     sequences: int
     context: int
+    rewinds: bool
 
     def build_ahead(self) -> None:
         """Start to compile what decoding needs, so that the first texts do not wait for it."""

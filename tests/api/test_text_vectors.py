@@ -27,6 +27,10 @@ def test_a_kind_of_tokenizer_gives_what_its_vectors_say(name):
     assert json.loads(json.dumps(again["kinds"][name])) == kind
 
 
+def test_small_templates_give_the_texts_of_their_vectors():
+    assert text_vectors.snippets() == VECTORS["snippets"]
+
+
 REFUSED = json.loads(
     text_vectors.FILE.with_name("refused_tokenizers.json").read_text(encoding="utf-8")
 )

@@ -49,9 +49,11 @@ COMMANDS_OF_PACKAGES = {
 """Further words of each command that prints what a package states."""
 
 MEASURING = {"tune", "bench", "profile", "imatrix"}
-OTHERS = {"schema", "architectures", "devices", "convert", "serve"} | MEASURING
-"""Commands that print nothing of a package: text of rdrr, of the adapter, measured numbers. `serve`
-prints a name by the same function as the others, and then runs until it is stopped."""
+CACHE = {"list", "pull", "rm"}
+OTHERS = {"schema", "architectures", "devices", "convert", "serve"} | MEASURING | CACHE
+"""Commands that print nothing of a package: text of rdrr, of the adapter, measured numbers, names
+of repositories, whose characters the hub bounds. `serve` prints a name by the same function as the
+others, and then runs until it is stopped."""
 
 
 def assert_no_forged_line(text: str) -> None:

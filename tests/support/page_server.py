@@ -31,6 +31,7 @@ class PageServer(ThreadingHTTPServer):
         requests: The bodies of all requests for text.
         gone: Set when a client has gone in the middle of an answer.
         chats: Whether the model has a chat template.
+        models: Names of the models.
         extra: Contents of further files by their paths.
     """
 
@@ -39,6 +40,7 @@ class PageServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.gone = threading.Event()
         self.chats = True
+        self.models = [MODEL]
         self.extra: dict[str, bytes] = {}
         self.files = TestClient(Starlette(routes=page_routes()))
 
@@ -67,8 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = {
-            "/v1/models": {"data": [{"id": MODEL}]},
-            "/props": {"model": MODEL, "adapter": "a card", "context": 4096},
+            "/v1/models": {"data": [{"id": name} for name in self.server.models]},
+            "/props": {
+                "models": [
+                    {"model": name, "adapter": "a card", "context": 4096 + at}
+                    for at, name in enumerate(self.server.models)
+                ]
+            },
         }
         if self.path in known:
             self._send(200, json.dumps(known[self.path]).encode(), {})
@@ -89,6 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, json.dumps(answer).encode(), {})
             return
         self.server.requests.append(body)
+        if body["model"] not in self.server.models:
+            self._send(404, b"{}", {})
+            return
         asked = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         if asked == "refuse":
             fault = {"error": {"message": "the prompt has 5,120 tokens, 4,096 fit"}}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import rdrr
 import uvicorn
@@ -96,7 +96,9 @@ def serving(
     worker: Worker | ScriptedWorker, *, template: str | None = None, **guards: Any
 ) -> Iterator[Running]:
     """Run a server for a block; the worker has been started."""
-    service = Service(worker, "small-llama", ("alias",), Metrics(), 1_800_000_000, template)
+    service = Service(
+        cast("Worker", worker), "small-llama", ("alias",), Metrics(), 1_800_000_000, template
+    )
     app = application(service, hosts=hosts_of("127.0.0.1"), **guards)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run)

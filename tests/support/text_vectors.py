@@ -21,6 +21,7 @@ from support.commands import ROOT
 
 FILE = ROOT / "tests" / "data" / "vectors" / "text.json"
 HELD_OUT = ROOT / "tests" / "data" / "text" / "heldout.txt"
+SNIPPETS = ROOT / "tests" / "data" / "text" / "template_snippets.txt"
 TEXTS, STREAMS = 600, 120
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 END = 2
@@ -110,6 +111,18 @@ CONVERSATIONS: tuple[Mapping[str, Any], ...] = (
         ]
     },
 )
+
+
+SNIPPET_MESSAGES = (
+    {"role": "user", "content": "a Hello </think>wOrld a"},
+    {"role": "assistant", "content": "b"},
+)
+SNIPPET_TOOL = {
+    "name": "f",
+    "nested": {"deep": [1, 2.5, True, None]},
+    "list": ["é", "<b>"],
+    "b": 1,
+}
 
 
 def _pieces(pre_tokenizer: Any, size: int) -> tuple[list[str], list[list[str]]]:
@@ -368,6 +381,22 @@ def answered(vectors: Mapping[str, Any]) -> dict[str, Any]:
     return {"texts": vectors["texts"], "kinds": kinds}
 
 
+def snippets() -> list[dict[str, Any]]:
+    """Return small templates, each with its text; None where it is refused."""
+    lines = SNIPPETS.read_text(encoding="utf-8").splitlines()
+    return [{"template": line, "text": _snippet(line)} for line in lines]
+
+
+def _snippet(source: str) -> str | None:
+    from rdrr_format.errors import RdrrError
+
+    try:
+        template = ChatTemplate(source, {}, where="snippet")
+        return template.render(SNIPPET_MESSAGES, variables={"tool": SNIPPET_TOOL})
+    except RdrrError:
+        return None
+
+
 def _answered_kind(given: Sequence[str], kind: Mapping[str, Any]) -> dict[str, Any]:
     codec = TextCodec(json.dumps(kind["tokenizer"]).encode())
     return {
@@ -421,7 +450,9 @@ def read() -> dict[str, Any]:
 
 def write(vectors: Mapping[str, Any], file: Path = FILE) -> None:
     """Write vectors, a line for each case."""
+    given = {"messages": SNIPPET_MESSAGES, "variables": {"tool": SNIPPET_TOOL}}
     whole = {"templates": TEMPLATES, "tokens": TOKENS, "ends": [END], **vectors}
+    whole |= {"snippets_given": given, "snippets": snippets()}
     file.write_text(_lines(whole, 3) + "\n", encoding="utf-8")
 
 

@@ -60,6 +60,23 @@ def test_a_conversation_is_kept_over_a_reload_and_sent_whole(chromium, server):
     assert roles == [("user", "hello"), ("assistant", "You said: hello"), ("user", "more")]
 
 
+def test_conversations_can_be_begun_chosen_and_deleted(chromium, server):
+    page = opened(chromium, server)
+    titles = "[...document.querySelectorAll('#conversations button:first-child')].map(b => b.title)"
+    answer(page, "one")
+    page.click("#new")
+    assert page.evaluate("document.querySelectorAll('.message').length") == 0
+    answer(page, "<b>two</b>")
+    assert page.evaluate(titles) == ["<b>two</b>", "one"]
+    page.click("#conversations li:last-child button")
+    assert page.text(f"{LAST} > .content") == "You said: one"
+    for agreed, left in (("false", 2), ("true", 1)):
+        page.evaluate(f"window.confirm = () => {agreed}")
+        page.click("#conversations li:last-child button:last-child")
+        assert len(page.evaluate(titles)) == left
+    assert page.text(f"{LAST} > .content") == "You said: <b>two</b>"
+
+
 def test_text_of_a_model_is_never_html(chromium, server):
     page = opened(chromium, server)
     assert answer(page, "script") == SCRIPT
@@ -172,6 +189,18 @@ def test_a_server_without_files_for_browsers_offers_no_choice(chromium, server):
     assert opened(chromium, server).evaluate("document.querySelector('#engines').hidden")
     server.extra["/package/web/index.json"] = json.dumps(INDEX).encode()
     assert not opened(chromium, server).evaluate("document.querySelector('#engines').hidden")
+
+
+def test_one_of_several_models_can_be_chosen(chromium, server):
+    assert opened(chromium, server).evaluate("document.querySelector('#choice').hidden")
+    server.models = [MODEL, "another"]
+    page = opened(chromium, server)
+    page.evaluate("document.querySelector('#models').value = 'another'")
+    page.evaluate("document.querySelector('#models').dispatchEvent(new Event('change'))")
+    page.wait(f"document.querySelector('#model').textContent === 'another' && {IDLE}")
+    answer(page, "hello")
+    assert server.requests[-1]["model"] == "another"
+    assert page.text("#used-text").endswith(" of 4,097")
 
 
 def test_a_narrow_window_shows_all_without_scrolling_sideways(chromium, server):

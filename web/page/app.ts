@@ -1,5 +1,5 @@
 // The page: it holds a conversation and the engine that answers.
-import { byId } from './dom.js';
+import { byId, element } from './dom.js';
 import { EngineError, type Message, type ModelInfo, type PageEngine, type Piece, type Question } from './engine.js';
 import { Loader } from './loader.js';
 import { MessageView, type Actions } from './messages.js';
@@ -41,6 +41,16 @@ export class App {
     await this.reopen();
   }
 
+  async #choose(model: string): Promise<void> {
+    if (!this.#engine) return;
+    this.stop();
+    this.#engine.model = model;
+    this.#info = null;
+    this.#show();
+    byId('where').textContent = `${model} is loaded…`;
+    await this.reopen();
+  }
+
   async reopen(): Promise<void> {
     const engine = this.#engine;
     if (!engine) return;
@@ -71,6 +81,7 @@ export class App {
       void this.#send(text);
     };
     byId('stop').onclick = () => this.stop();
+    byId('models').onchange = () => void this.#choose(byId<HTMLSelectElement>('models').value);
     byId('again').onclick = () => void this.#continueAgain();
     byId('new').onclick = () => this.#open(newConversation());
     byId('notice-close').onclick = () => this.tell('');
@@ -105,6 +116,7 @@ export class App {
   }
 
   #remove(conversation: Conversation): void {
+    if (!confirm(`Delete the conversation “${conversation.title}”?`)) return;
     forget(conversation.id);
     if (conversation.id === this.#conversation.id) this.#open(conversations()[0] ?? newConversation());
     else this.#showSide();
@@ -125,6 +137,7 @@ export class App {
     const { turns, text } = this.#conversation;
     byId('model').textContent = this.#info?.id ?? 'rdrr';
     byId('where').textContent = this.#info?.where ?? '';
+    this.#showModels();
     document.title = this.#info ? `${this.#info.id} · rdrr` : 'rdrr';
     byId('log').hidden = !isChat;
     byId('draft').hidden = isChat;
@@ -137,12 +150,19 @@ export class App {
     this.#scroll();
   }
 
+  #showModels(): void {
+    const models = this.#engine?.models ?? [];
+    const choice = byId<HTMLSelectElement>('models');
+    byId('choice').hidden = models.length < 2;
+    choice.replaceChildren(...models.map((id) => element('option', { value: id, selected: id === this.#engine?.model }, id)));
+  }
+
   #showTurns(): void {
     const { turns } = this.#conversation;
     const actions: Actions = {
       regenerate: () => void this.#regenerate(),
       edit: (at) => this.#edit(at),
-      copy: (text) => void navigator.clipboard?.writeText(text).then(() => this.#say('Copied')),
+      copy: (text) => void navigator.clipboard.writeText(text).then(() => this.#say('Copied')),
     };
     this.#views = turns.map((turn, at) => new MessageView(turn, at, at === turns.length - 1, actions));
     byId('log').replaceChildren(...this.#views.map(({ node }) => node));

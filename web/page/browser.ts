@@ -9,6 +9,8 @@ const UNSUPPORTED = ['no-webgpu', 'insecure', 'no-adapter'];
 
 export class BrowserEngine implements PageEngine {
   readonly label = 'in this browser';
+  readonly models = [];
+  model = '';
   #index: string;
   #context: number | undefined;
   #engine: RemoteEngine | null = null;

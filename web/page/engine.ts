@@ -58,6 +58,9 @@ export interface Survey {
 
 export interface PageEngine {
   readonly label: string;
+  // The models to choose from, and the one that is used from the next `open` on.
+  readonly models: readonly string[];
+  model: string;
   // What a load costs; null if the model is there already.
   survey(): Promise<Survey | null>;
   open(onProgress: (progress: Progress) => void, signal: AbortSignal): Promise<ModelInfo>;

@@ -22,8 +22,9 @@ export class MessageView {
 
   constructor(turn: Turn, at: number, isLast: boolean, actions: Actions) {
     this.#thoughts.append(element('summary', {}, 'Thoughts'), this.#thoughtText);
-    const buttons = element('div', { className: 'actions' },
-      button('Copy', () => actions.copy(turn.content), { ariaLabel: `Copy message ${at + 1}` }));
+    const buttons = element('div', { className: 'actions' });
+    // Pages that are not loaded securely have no clipboard.
+    if (navigator.clipboard) buttons.append(button('Copy', () => actions.copy(turn.content), { ariaLabel: `Copy message ${at + 1}` }));
     if (turn.role === 'user') buttons.append(button('Edit', () => actions.edit(at), { ariaLabel: `Edit message ${at + 1}` }));
     else if (isLast) buttons.append(button('Regenerate', () => actions.regenerate()));
     buttons.append(this.#stats);

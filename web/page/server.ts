@@ -9,6 +9,13 @@ interface Chunk {
   readonly error?: { readonly message: string };
 }
 
+interface Facts {
+  readonly model?: string;
+  readonly adapter?: string;
+  readonly backend?: string;
+  readonly context?: number;
+}
+
 interface Delta {
   readonly content?: string | null;
   readonly reasoning_content?: string | null;
@@ -19,6 +26,8 @@ const UNREACHABLE = 'The server cannot be reached. Is `rdrr serve` running?';
 
 export class ServerEngine implements PageEngine {
   readonly label = 'on the server';
+  models: readonly string[] = [];
+  model = '';
   #base: string;
   #key: () => string;
 
@@ -43,23 +52,18 @@ export class ServerEngine implements PageEngine {
   }
 
   async open(): Promise<ModelInfo> {
-    const models = (await this.#json('v1/models')) as { data: { id: string }[] };
-    const props = (await this.#json('props').catch((error: unknown) => {
-      if (error instanceof EngineError && error.kind !== 'refused') throw error;
-      return {};
-    })) as { model?: string; adapter?: string; backend?: string; context?: number };
-    return {
-      id: props.model ?? models.data[0]?.id ?? 'a model',
-      context: props.context ?? null,
-      chat: await this.#chats(),
-      where: `on the server${props.adapter ?? props.backend ? `, ${props.adapter ?? props.backend}` : ''}`,
-    };
+    this.models = ((await this.#json('v1/models')) as { data: { id: string }[] }).data.map(({ id }) => id);
+    if (!this.models.includes(this.model)) this.model = this.models[0] ?? '';
+    const chat = await this.#chats(); // loads the model, where it is not
+    const { adapter, backend, context } = await this.#facts();
+    const place = adapter ?? backend;
+    return { id: this.model, context: context ?? null, chat, where: place ? `${this.label}, ${place}` : this.label };
   }
 
   async *answer(question: Question, signal: AbortSignal): AsyncGenerator<Piece> {
     const { sampling, ...asked } = question;
     const path = 'messages' in asked ? 'v1/chat/completions' : 'v1/completions';
-    const body = { ...asked, ...sampling, stream: true, stream_options: { include_usage: true } };
+    const body = { model: this.model, ...asked, ...sampling, stream: true, stream_options: { include_usage: true } };
     const response = await this.#request(path, { method: 'POST', body: JSON.stringify(body), signal });
     if (!response.body) throw new EngineError(LOST, 'lost');
     let isComplete = false;
@@ -82,10 +86,19 @@ export class ServerEngine implements PageEngine {
     return Promise.resolve();
   }
 
+  // What the server says of the model.
+  async #facts(): Promise<Facts> {
+    const props = (await this.#json('props').catch((error: unknown) => {
+      if (error instanceof EngineError && error.kind !== 'refused') throw error;
+      return {};
+    })) as Facts & { models?: Facts[] };
+    return props.models?.find(({ model }) => model === this.model) ?? props;
+  }
+
   // Whether the model has a chat template.
   async #chats(): Promise<boolean> {
     const messages = [{ role: 'user', content: '?' }];
-    return this.#json('apply-template', { messages }).then(() => true, (error: unknown) => {
+    return this.#json('apply-template', { model: this.model, messages }).then(() => true, (error: unknown) => {
       if (error instanceof EngineError && error.kind === 'refused') return false;
       throw error;
     });

@@ -5,11 +5,13 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import type { ChatMessage, Tool } from '../src/text/messages.js';
 import { openText, type Text } from '../src/text/index.js';
+import { ChatTemplate } from '../src/text/template.js';
 
 interface Stream { prompt: number[]; ids: number[]; stop: string[]; pieces: string[]; stopped_by: string | null }
 interface Chat { template: string; messages: ChatMessage[]; tools?: Tool[]; variables?: Record<string, unknown>; ids: number[] | null; ends: number[] }
 interface Kind { tokenizer: object; ids: number[][]; streams: Stream[]; chats: Chat[] }
-interface Vectors { templates: Record<string, string>; tokens: Record<string, string>; ends: number[]; texts: string[]; kinds: Record<string, Kind> }
+interface Snippet { template: string; text: string | null }
+interface Vectors { snippets: Snippet[]; snippets_given: { messages: ChatMessage[]; variables: Record<string, unknown> }; templates: Record<string, string>; tokens: Record<string, string>; ends: number[]; texts: string[]; kinds: Record<string, Kind> }
 
 const file = join(import.meta.dirname, '../../../tests/data/vectors/text.json');
 const vectors = JSON.parse(readFileSync(file, 'utf8')) as Vectors;
@@ -94,4 +96,22 @@ test('an answer has its reasoning and calls apart, and its marks are special tok
   const calls = deltas.flatMap((delta) => ('tool_calls' in delta ? delta.tool_calls as { function: object }[] : []));
   assert.deepEqual(calls.map((call) => call.function), [{ name: 'f', arguments: '{"a": 1}' }]);
   assert.equal(joined(read([]), 'content'), 'Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>');
+});
+
+test('small templates have the text that Python gives, or are refused', () => {
+  const { messages, variables } = vectors.snippets_given;
+  const refused: string[] = [];
+  const wrong: object[] = [];
+  for (const { template, text } of vectors.snippets) {
+    let rendered: string | null = null;
+    try {
+      rendered = new ChatTemplate(template, {}).render(messages, { variables });
+    } catch (error) {
+      assert.ok(['format', 'usage'].includes((error as { code: string }).code), `${template}: ${String(error)}`);
+    }
+    if (rendered === null) refused.push(template);
+    else if (rendered !== text) wrong.push({ template, rendered, text });
+  }
+  assert.deepEqual(wrong, []);
+  assert.ok(refused.length < vectors.snippets.length / 6, refused.join('\n'));
 });

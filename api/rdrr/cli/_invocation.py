@@ -159,13 +159,19 @@ def _read_from_hub(given: dict[str, Any], locations: Sequence[str]) -> dict[str,
         What was typed, by the location that took its place.
     """
     replaced: dict[str, str] = {}
-    for name in locations:
-        typed = given[name]
+
+    def read(typed: Any) -> Any:
+        if isinstance(typed, list):
+            return [read(each) for each in typed]
         location = hub_location(typed) if isinstance(typed, str) else None
-        if location is not None:
-            given[name], replaced[location] = location, typed
-            if not given.get("quiet"):
-                note(f"there is no file or folder {typed}; reading {location} from the hub")
+        if location is None:
+            return typed
+        replaced[location] = typed
+        if not given.get("quiet"):
+            note(f"there is no file or folder {typed}; reading {location} from the hub")
+        return location
+
+    given |= {name: read(given[name]) for name in locations}
     return replaced
 
 

@@ -23,6 +23,15 @@ PackagePath: TypeAlias = Annotated[
     ),
     READS_LOCATION,
 ]
+PackagePaths: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="The packages: folders, URLs, hf://org/name or org/name on the hub.",
+        show_default=False,
+    ),
+    READS_LOCATION,
+]
 JsonFlag: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object.")
 ]

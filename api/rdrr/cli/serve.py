@@ -1,13 +1,13 @@
-"""`rdrr serve`: a package behind the HTTP interface of OpenAI."""
+"""`rdrr serve`: packages behind the HTTP interfaces that programs expect."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import UsageError
@@ -16,11 +16,11 @@ from rdrr_format.extras import import_extra
 from rdrr._load_options import LoadOptions
 from rdrr.cli._console import announce, note
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import PackagePath
+from rdrr.cli._options import PackagePaths
 from rdrr.cli._progress import status
 
 if TYPE_CHECKING:
-    from rdrr import Model
+    from rdrr.serve.pool import Offer
 
 SWITCH_SECONDS = 0.0005
 """How long Python lets the thread of the sockets run while the thread of the model waits; the usual
@@ -32,7 +32,7 @@ PATIENCE = 30
 
 @with_flags
 def serve(
-    path: PackagePath,
+    path: PackagePaths,
     *,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
@@ -56,48 +56,74 @@ def serve(
         str | None,
         typer.Option(metavar="FILE", help="Chat template in place of the package's, or its name."),
     ] = None,
+    idle_unload: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Seconds after which an unused package is unloaded; never by default."
+        ),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Most seconds of a request; no limit by default.")
     ] = None,
     load: LoadOptions,
 ) -> int:
-    """Serve a package over HTTP, as OpenAI's API: completions and chats, streamed or not.
+    """Serve packages over HTTP, as OpenAI's, Anthropic's and Ollama's APIs.
 
-    Requests share passes, so clients are served together. Without --host only this machine
-    is served. SIGTERM and Ctrl-C let the running texts end.
+    Requests share passes, so clients are served together. The first package is loaded at once,
+    others when a request names them; --max-vram holds for all together, and makes room by unloading
+    the one used longest ago. Without --host only this machine is served. SIGTERM and Ctrl-C let
+    the running texts end.
     """
-    import rdrr
-
     import_extra("starlette", "serve", "`rdrr serve`")
     uvicorn = import_extra("uvicorn", "serve", "`rdrr serve`")
     import_extra("prometheus_client", "serve", "`rdrr serve`")
     from rdrr.serve.app import application
     from rdrr.serve.guards import hosts_of
     from rdrr.serve.metrics import Metrics
-    from rdrr.serve.texts import Service
-    from rdrr.serve.worker import Worker
+    from rdrr.serve.pool import Pool
 
+    if alias and len(path) > 1:
+        raise UsageError("an alias needs a server of one package", found=alias[0])
     key = None if api_key_file is None else _key(api_key_file)
     sys.setswitchinterval(SWITCH_SECONDS)
-    open_model: Callable[[], Model] = lambda: rdrr.load(path, options=load)  # noqa: E731
-    worker = Worker(open_model, slots=slots, queue=queue)
+    metrics, started = Metrics(), int(time.time())
+    how = {"aliases": tuple(alias or ()), "metrics": metrics, "started": started}
+    how |= {"template": template, "timeout": timeout}
+    offers = [_offer(package, load, slots, queue, how) for package in path]
+    pool = Pool(offers, metrics, started, max_vram=load.max_vram, idle_unload=idle_unload)
     with status("loading the model"):
-        model = worker.start()
-    announce(model)
-    name = model.package.manifest.model_id
-    names = tuple(alias or ())
-    service = Service(worker, name, names, Metrics(), int(time.time()), template, timeout)
-    app = application(
-        service, key=key, hosts=hosts_of(host), origins=cors or (), package=model.package
-    )
+        service = pool.load(offers[0])
+    announce(service.model)
+    package = service.model.package
+    app = application(pool, key=key, hosts=hosts_of(host), origins=cors or (), package=package)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
         with _listening(host, port) as listener:
-            note(f"{name} is served at http://{_address(listener)}/v1")
+            names = " and ".join(dict.fromkeys(offer.name for offer in offers))
+            verb = "is" if len(offers) == 1 else "are"
+            note(f"{names} {verb} served at http://{_address(listener)}/v1")
             uvicorn.Server(config).run(sockets=[listener])
     finally:
-        worker.stop(1)
+        pool.close(1)
     return 0
+
+
+def _offer(path: str, load: LoadOptions, slots: int, queue: int, how: dict[str, Any]) -> Offer:
+    """Return a package that can be loaded, which must be one."""
+    import rdrr
+    from rdrr.serve.pool import Offer
+    from rdrr.serve.texts import Service
+    from rdrr.serve.worker import Worker
+
+    name = rdrr.open_package(path, follow_links=load.follow_links).manifest.model_id
+
+    def start(room: int | None) -> Service:
+        options = load if room is None else replace(load, max_vram=room)
+        worker = Worker(lambda: rdrr.load(path, options=options), slots=slots, queue=queue)
+        worker.start()
+        return Service(worker, name, **how)
+
+    return Offer(name, how["aliases"], start)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from rdrr_format.errors import DeviceError, RdrrError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -22,6 +23,7 @@ from rdrr.serve.chats import prompt_of
 from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
 from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
+from rdrr.serve.pool import UNKNOWN_MODEL, Offer, Pool, pool_of
 from rdrr.serve.requests import (
     ChatCompletionRequest,
     ChatRequest,
@@ -48,13 +50,19 @@ IGNORED = "x-ignored-fields"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class DecodeRequest(BaseModel):
+class NameRequest(BaseModel):
+    """A request that means a model."""
+
+    model: str | None = None
+
+
+class DecodeRequest(NameRequest):
     """A request for `/detokenize`."""
 
     tokens: list[int]
 
 
-class EncodeRequest(BaseModel):
+class EncodeRequest(NameRequest):
     """A request for `/tokenize`."""
 
     content: str
@@ -66,7 +74,7 @@ class TooLargeError(Exception):
 
 
 def application(
-    service: Service,
+    served: Pool | Service,
     *,
     key: str | None = None,
     hosts: frozenset[str] | None = None,
@@ -76,13 +84,13 @@ def application(
     """Return the application.
 
     Args:
-        service: The model that is served.
+        served: The packages that are served, or the only one.
         key: What a client must know; None for no key.
         hosts: Names by which the server may be called; None for any.
         origins: Origins of pages that may read the answers.
         package: The package whose files the page may run; None for none.
     """
-    routes, stored = _Routes(service), Responses()
+    routes, stored = _Routes(served if isinstance(served, Pool) else pool_of(served)), Responses()
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )
@@ -99,13 +107,12 @@ def application(
             Route("/v1/responses/{name}", _named(stored.delete), methods=["DELETE"]),
             Route("/v1/responses/{name}/input_items", _named(stored.input_items)),
             Route("/v1/models", routes.models),
+            Route("/v1/models/load", routes.load, methods=["POST"]),
+            Route("/v1/models/unload", routes.unload, methods=["POST"]),
             Route("/v1/models/{name:path}", routes.model),
-            Route("/tokenize", routes.tokenize, methods=["POST"]),
-            Route("/detokenize", routes.detokenize, methods=["POST"]),
-            Route("/apply-template", routes.apply_template, methods=["POST"]),
             Route("/props", routes.props),
-            Route("/api/tags", routes.facts(ollama.tags)),
-            Route("/api/version", routes.facts(ollama.version)),
+            Route("/api/tags", routes.tags),
+            Route("/api/version", ollama.version),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
             *page_routes(),
@@ -118,19 +125,6 @@ def application(
 
 Answerer = Callable[[Service, Any], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
-_TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
-    "/v1/chat/completions": (ChatCompletionRequest, openai.chat),
-    "/v1/completions": (CompletionRequest, openai.complete),
-    "/v1/messages": (anthropic.MessagesRequest, anthropic.messages),
-    "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.count_tokens),
-    "/v1/embeddings": (scoring.EmbeddingRequest, scoring.embeddings),
-    "/v1/rerank": (scoring.RerankRequest, scoring.rerank),
-    "/v1/classify": (scoring.ClassifyRequest, scoring.classify),
-    "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
-    "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
-    "/api/show": (ollama.ShowRequest, ollama.show),
-}
-"""The routes that read a request for a model, with what they read."""
 
 
 async def _not_served(_: Request) -> Response:
@@ -147,108 +141,142 @@ def _named(
 
 
 class _Routes:
-    """The routes of a service."""
+    """The routes of a server."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     def text(self, kind: type[BaseModel], answer: Answerer) -> Endpoint:
         """Return a route that reads a request for the model and answers it."""
 
         async def route(request: Request) -> Response:
             asked: Any = await _read(request, kind)
-            openai.check_name(self._service, asked.model)
             ignored = ignored_fields(asked)
-            response = await _while_connected(request, answer(self._service, asked))
+            async with self._pool.lend(asked.model) as service:
+                response = await _while_connected(request, answer(service, asked))
+                counter = service.metrics.requests
+                counter.labels(request.url.path, str(response.status_code)).inc()
             if names := [name for name in ignored if _NAME.fullmatch(name)]:
                 response.headers[IGNORED] = ", ".join(names)
-            counter = self._service.metrics.requests
-            counter.labels(request.url.path, str(response.status_code)).inc()
             return response
 
         return route
 
-    def facts(self, answer: Callable[[Service], Awaitable[Response]]) -> Endpoint:
-        """Return a route that reads nothing."""
-
-        async def route(_: Request) -> Response:
-            return await answer(self._service)
-
-        return route
-
     async def models(self, _: Request) -> Response:
-        names = (self._service.name, *self._service.aliases)
-        return JSONResponse({"object": "list", "data": [self._entry(name) for name in names]})
+        data = [self._entry(offer, name) for offer, name in self._names()]
+        return JSONResponse({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in (self._service.name, *self._service.aliases):
-            return error_response(
-                404, openai.UNKNOWN_MODEL, "invalid_request_error", "model_not_found"
-            )
-        return JSONResponse(self._entry(name))
+        return JSONResponse(self._entry(self._pool.offer(name), name))
 
-    def _entry(self, name: str) -> dict[str, Any]:
-        started = self._service.started
-        return {"id": name, "object": "model", "created": started, "owned_by": "rdrr"}
+    async def load(self, request: Request) -> Response:
+        asked = await _read(request, NameRequest)
+        offer = self._pool.offer(asked.model)
+        async with self._pool.lend(offer.name):
+            return JSONResponse(self._entry(offer, offer.name))
 
-    async def tokenize(self, request: Request) -> Response:
-        asked = await _read(request, EncodeRequest)
-        model = self._service.model
-        encode = model.encode if asked.add_special else model.encode_as_is
-        return JSONResponse({"tokens": encode(asked.content)})
+    async def unload(self, request: Request) -> Response:
+        asked = await _read(request, NameRequest)
+        offer = self._pool.offer(asked.model)
+        if not await run_in_threadpool(self._pool.unload, offer):
+            raise BusyError
+        return JSONResponse(self._entry(offer, offer.name))
 
-    async def detokenize(self, request: Request) -> Response:
-        asked = await _read(request, DecodeRequest)
-        if asked.tokens:
-            vocab_size = self._service.model.package.manifest.architecture.vocab_size
-            wrong = [token for token in asked.tokens if not 0 <= token < vocab_size]
-            if wrong:
-                message = f"token id {wrong[0]} is outside the vocabulary of {vocab_size}"
-                return error_response(400, message, "invalid_request_error")
-        return JSONResponse({"content": self._service.model.decode(asked.tokens)})
+    def _names(self) -> list[tuple[Offer, str]]:
+        offers = self._pool.offers
+        return [(offer, name) for offer in offers for name in (offer.name, *offer.aliases)]
 
-    async def apply_template(self, request: Request) -> Response:
-        asked = await _read(request, ChatRequest)
-        ids = (await prompt_of(self._service, asked)).rendered.ids
-        return JSONResponse({"prompt": self._service.model.decode(ids), "tokens": ids})
+    def _entry(self, offer: Offer, name: str) -> dict[str, Any]:
+        head = {"id": name, "object": "model", "created": self._pool.started, "owned_by": "rdrr"}
+        return {**head, "status": "unloaded" if offer.service is None else "loaded"}
+
+    async def tags(self, _: Request) -> Response:
+        return JSONResponse({"models": [ollama.entry(*named) for named in self._names()]})
 
     async def props(self, _: Request) -> Response:
-        service = self._service
-        info = service.model.info
-        return JSONResponse(
-            {
-                "model": service.name,
-                "backend": info.name,
-                "adapter": info.adapter,
-                "context": info.context,
-                "slots": service.worker.slots,
-                "jobs": service.worker.jobs,
-                "restarts": service.worker.restarts,
-            }
-        )
+        facts = [_facts(service) for service in self._pool.loaded]
+        return JSONResponse({**(facts[0] if facts else {}), "models": facts})
 
     async def health(self, request: Request) -> Response:
-        service = self._service
-        if not service.worker.is_alive:
-            return error_response(
-                503, f"the model has failed: {service.worker.failure}", "server_error"
-            )
+        for service in self._pool.loaded:
+            if not service.worker.is_alive:
+                return error_response(
+                    503, f"the model has failed: {service.worker.failure}", "server_error"
+                )
         if request.query_params.get("generate"):
-            asked = CompletionRequest(prompt="a", temperature=0.0)
-            texts = Texts(service, asked, [service.model.encode("a")], 1)
-            try:
-                async with asyncio.timeout(HEALTHY_SECONDS):
-                    await texts.read()
-            except (TimeoutError, RdrrError) as error:
-                return error_response(503, f"no token came: {error}", "server_error")
-            finally:
-                texts.close()
+            async with self._pool.lend() as service:
+                return await _generates(service)
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, _: Request) -> Response:
-        text = self._service.metrics.text(self._service.worker)
-        return Response(text, media_type="text/plain; version=0.0.4")
+        workers = [service.worker for service in self._pool.loaded]
+        return Response(self._pool.metrics.text(workers), media_type="text/plain; version=0.0.4")
+
+
+def _facts(service: Service) -> dict[str, Any]:
+    info, worker = service.model.info, service.worker
+    return {
+        "model": service.name,
+        "backend": info.name,
+        "adapter": info.adapter,
+        "context": info.context,
+        "slots": worker.slots,
+        "jobs": worker.jobs,
+        "restarts": worker.restarts,
+    }
+
+
+async def _generates(service: Service) -> Response:
+    """Return whether a token comes."""
+    asked = CompletionRequest(prompt="a", temperature=0.0)
+    texts = Texts(service, asked, [service.model.encode("a")], 1)
+    try:
+        async with asyncio.timeout(HEALTHY_SECONDS):
+            await texts.read()
+    except (TimeoutError, RdrrError) as error:
+        return error_response(503, f"no token came: {error}", "server_error")
+    finally:
+        texts.close()
+    return JSONResponse({"status": "ok"})
+
+
+async def _tokenize(service: Service, asked: EncodeRequest) -> Response:
+    model = service.model
+    encode = model.encode if asked.add_special else model.encode_as_is
+    return JSONResponse({"tokens": encode(asked.content)})
+
+
+async def _detokenize(service: Service, asked: DecodeRequest) -> Response:
+    vocab_size = service.model.package.manifest.architecture.vocab_size
+    wrong = [token for token in asked.tokens if not 0 <= token < vocab_size]
+    if wrong:
+        message = f"token id {wrong[0]} is outside the vocabulary of {vocab_size}"
+        return error_response(400, message, "invalid_request_error")
+    return JSONResponse({"content": service.model.decode(asked.tokens)})
+
+
+async def _apply_template(service: Service, asked: ChatRequest) -> Response:
+    ids = (await prompt_of(service, asked)).rendered.ids
+    return JSONResponse({"prompt": service.model.decode(ids), "tokens": ids})
+
+
+_TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
+    "/v1/chat/completions": (ChatCompletionRequest, openai.chat),
+    "/v1/completions": (CompletionRequest, openai.complete),
+    "/v1/messages": (anthropic.MessagesRequest, anthropic.messages),
+    "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.count_tokens),
+    "/v1/embeddings": (scoring.EmbeddingRequest, scoring.embeddings),
+    "/v1/rerank": (scoring.RerankRequest, scoring.rerank),
+    "/v1/classify": (scoring.ClassifyRequest, scoring.classify),
+    "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
+    "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
+    "/api/show": (ollama.ShowRequest, ollama.show),
+    "/tokenize": (EncodeRequest, _tokenize),
+    "/detokenize": (DecodeRequest, _detokenize),
+    "/apply-template": (ChatRequest, _apply_template),
+}
+"""The routes that read a request for a model, with what they read."""
 
 
 async def _read(request: Request, kind: type[M]) -> M:
@@ -291,7 +319,7 @@ def _http_error(error: HTTPException) -> JSONResponse:
 def _refusal(error: RdrrError) -> JSONResponse:
     if isinstance(error, DeviceError):
         return error_response(503, str(error), "server_error", retry_after=RETRY_SECONDS)
-    if error.message == openai.UNKNOWN_MODEL:
+    if error.message == UNKNOWN_MODEL:
         return error_response(404, str(error), "invalid_request_error", "model_not_found")
     if error.message == TOO_LATE:
         headers = {"x_should_retry": "false"}

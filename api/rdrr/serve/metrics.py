@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,8 @@ class Metrics:
             self._first.observe(perf_counter() - job.begun)
         self._new.inc(len(event.ids))
 
-    def text(self, worker: Worker) -> bytes:
+    def text(self, workers: Sequence[Worker]) -> bytes:
         """Return all counts as Prometheus reads them."""
-        self._jobs.set(worker.jobs)
-        self._restarts.set(worker.restarts)
+        self._jobs.set(sum(worker.jobs for worker in workers))
+        self._restarts.set(sum(worker.restarts for worker in workers))
         return bytes(generate_latest(self._registry))

@@ -10,10 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from rdrr_format.errors import RdrrError, UsageError
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.pool import Offer
 from rdrr.serve.requests import ChatRequest, CompletionRequest
 from rdrr.serve.texts import Answer, Service, Texts
 
@@ -240,12 +242,6 @@ def _response_format(stated: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_object"}
 
 
-async def tags(service: Service) -> Response:
-    """Answer `/api/tags`."""
-    names = (service.name, *service.aliases)
-    return JSONResponse({"models": [_entry(service, name) for name in names]})
-
-
 async def show(service: Service, _: ShowRequest) -> Response:
     """Answer `/api/show`."""
     manifest = service.model.package.manifest
@@ -270,32 +266,33 @@ async def show(service: Service, _: ShowRequest) -> Response:
     )
 
 
-async def version(_: Service) -> Response:
+async def version(_: Request) -> Response:
     """Answer `/api/version`."""
     from rdrr_format.version import __version__
 
     return JSONResponse({"version": __version__})
 
 
-def _entry(service: Service, name: str) -> dict[str, Any]:
+def entry(offer: Offer, name: str) -> dict[str, Any]:
+    """Return what `/api/tags` says of a name of a package."""
+    service = offer.service
     return {
         "name": name,
         "model": name,
-        "modified_at": datetime.fromtimestamp(service.started, UTC).isoformat(),
-        "size": service.model.package.manifest.total_size,
+        "modified_at": _time(),
+        "size": 0 if service is None else service.model.package.manifest.total_size,
         "digest": "",
-        "details": _details(service),
+        "details": {} if service is None else _details(service),
     }
 
 
 def _details(service: Service) -> dict[str, Any]:
     manifest = service.model.package.manifest
-    family = manifest.model_type
     return {
         "parent_model": "",
         "format": "rdrr",
-        "family": family,
-        "families": [family],
+        "family": manifest.model_type,
+        "families": [manifest.model_type],
         "parameter_size": "",
         "quantization_level": manifest.quantization,
     }

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.errors import RdrrError
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
@@ -259,18 +259,3 @@ async def _stream(parts: AsyncIterator[str], close: Callable[[], None]) -> Async
 
 def _chunk(head: Mapping[str, Any], index: int, part: Mapping[str, Any], finish: str | None) -> str:
     return sse.data({**head, "choices": [{"index": index, **part, "finish_reason": finish}]})
-
-
-def check_name(service: Service, name: str | None) -> None:
-    """Check that a request means the model that is served; one without a name means any.
-
-    Raises:
-        UsageError: It means another.
-    """
-    served = (service.name, *service.aliases)
-    # Ollama's clients add the tag that they take for granted.
-    if name is not None and name.removesuffix(":latest") not in served:
-        raise UsageError(UNKNOWN_MODEL, expected=" or ".join(served), found=name)
-
-
-UNKNOWN_MODEL = "this model is not served"

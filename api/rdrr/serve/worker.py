@@ -83,6 +83,16 @@ class Worker:
         return self._thread.is_alive() and self.model is not None and self.failure is None
 
     @property
+    def memory(self) -> int:
+        """Bytes of memory of the weights and the caches."""
+        model = self.model
+        if model is None:
+            return 0
+        held = getattr(model._opened.backend, "_batch", None)
+        batch = 0 if held is None else held.kv_bytes
+        return model.info.weights_bytes + model.info.kv_bytes + batch
+
+    @property
     def jobs(self) -> int:
         """Number of jobs that run or wait."""
         return len(self._jobs)

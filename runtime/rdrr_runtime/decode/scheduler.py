@@ -2,8 +2,9 @@
 
 A step first gives free sequences to the texts that have waited longest, then runs some rows of
 prompts that are not yet read, and then decodes a few tokens of every text whose prompt is. So a
-long prompt delays the others by its part of a step only. Each text gets the ids that it would get
-alone; `run_batch` does the same for prompts that are all known at the beginning.
+long prompt delays the others by its part of a step only. A text gets the free sequence whose cache
+holds the longest beginning of its prompt, and runs the rest. Each text gets the ids that it would
+get alone; `run_batch` does the same for prompts that are all known at the beginning.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ class ScheduledText:
         last = self.ids[-1] if self.ids else self.prompt[-1]
         return Row(last, self.sequence, len(self.prompt) + len(self.ids) - 1)
 
+    @property
+    def cached(self) -> list[int]:
+        """The ids whose rows have certainly run: the last one of a text has not."""
+        return [*self.prompt, *self.ids][:-1] if self.is_read else [*self.prompt[: self.filled]]
+
     def take_rows(self, most: int) -> list[Row]:
         """Return the next rows of the prompt, which are about to run."""
         begin, end = self.filled, min(self.filled + most, len(self.prompt) - 1)
@@ -99,6 +105,7 @@ class Scheduler:
         self._waiting: deque[ScheduledText] = deque()
         self._running: list[ScheduledText] = []
         self._free = list(range(backend.sequences))
+        self._held: list[list[int]] = [[] for _ in self._free]  # ids that free sequences hold
         self._sampling: set[int] = set()  # sequences whose sampler has begun
         self._round: _Round | None = None
 
@@ -149,7 +156,10 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and self._free:
             text = self._waiting.popleft()
-            text.sequence = self._free.pop(0)
+            # Of several that hold as much the one that has been free longest: it is needed least.
+            text.sequence = max(self._free, key=lambda free: _shared(self._held[free], text.prompt))
+            self._free.remove(text.sequence)
+            text.filled = _shared(self._held[text.sequence], text.prompt)
             self._running.append(text)
 
     def _read_prompts(self) -> list[Delivered]:
@@ -198,6 +208,13 @@ class Scheduler:
         self._running.remove(text)
         self._sampling.discard(text.sequence)
         self._free.append(text.sequence)
+        self._held[text.sequence] = text.cached if self._backend.rewinds else []
+
+
+def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:
+    """Return how many rows of a prompt need not run; the last one must, for its successor."""
+    limit = min(len(held), len(prompt) - 1)
+    return next((at for at in range(limit) if held[at] != prompt[at]), limit)
 
 
 class _Round:

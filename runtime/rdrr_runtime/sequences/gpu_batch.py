@@ -55,6 +55,7 @@ class GpuBatch(GpuSequences):
         with ExitStack() as undo:
             undo.callback(arena.dispose)
             self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
+            self.rewinds = not self._cache.states.size
             ring = BATCH_STEPS * MOST_SEQUENCES
             state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
             self._batch_passes = BatchPasses(plan, executor, state, self._cache)

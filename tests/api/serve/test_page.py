@@ -6,16 +6,22 @@ import json
 
 import pytest
 from rdrr.serve.app import application
+from rdrr.serve.metrics import Metrics
+from rdrr.serve.pool import Pool
 from rdrr_manifests.package import open_package
 from starlette.testclient import TestClient
 from support.packages import llama_manifest, write_random_package
 from support.seeds import generator_of
 
 
+def served(**options):
+    """Return a client of a server without models, which the page's files do not need."""
+    return TestClient(application(Pool([], Metrics(), 0), **options))
+
+
 @pytest.fixture(scope="module")
 def client():
-    # No route of the page asks the service.
-    return TestClient(application(None, key="secret", hosts=frozenset({"testserver"})))
+    return served(key="secret", hosts=frozenset({"testserver"}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +65,7 @@ def of_package(folder, index):
     (folder / "web/programs").mkdir(parents=True, exist_ok=True)
     (folder / "web/programs/a.json").write_text("{}", encoding="utf-8")
     (folder / "web/index.json").write_text(json.dumps(index), encoding="utf-8")
-    return TestClient(application(None, package=open_package(folder)))
+    return served(package=open_package(folder))
 
 
 def test_a_package_for_browsers_is_served_by_the_names_in_its_index(tmp_path, request):
@@ -95,6 +101,6 @@ def test_an_index_that_leads_elsewhere_is_not_served(tmp_path, request, change):
 def test_a_package_behind_a_key_needs_it(tmp_path, request):
     write_random_package(tmp_path, llama_manifest("F16"), generator_of(request))
     of_package(tmp_path, INDEX)
-    client = TestClient(application(None, key="secret", package=open_package(tmp_path)))
+    client = served(key="secret", package=open_package(tmp_path))
     assert client.get("/package/manifest.json").status_code == 401
     assert client.get("/package/manifest.json", headers={"x-api-key": "secret"}).status_code == 200

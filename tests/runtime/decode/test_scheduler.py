@@ -32,8 +32,10 @@ class SlotsOfIds:
     filling the cache takes the inputs of a feed away.
     """
 
-    def __init__(self, sequences: int, *, waits_for_ids: bool = False) -> None:
-        self.sequences, self.context = sequences, CONTEXT
+    def __init__(
+        self, sequences: int, *, waits_for_ids: bool = False, rewinds: bool = True
+    ) -> None:
+        self.sequences, self.context, self.rewinds = sequences, CONTEXT, rewinds
         self.cache = [[-1] * CONTEXT for _ in range(sequences)]
         self.seeds: dict[int, list[int]] = {}
         self.filled: list[int] = []
@@ -125,9 +127,14 @@ def run(queue: Scheduler, arriving: Sequence[ScheduledText], chance: random.Rand
 
 
 def random_texts(chance: random.Random, count: int) -> list[ScheduledText]:
-    texts = []
+    """Return texts, some of which begin as others do, or as others and their answers."""
+    texts: list[ScheduledText] = []
     for number in range(count):
         prompt = [chance.randrange(100) for _ in range(chance.choice([1, 2, 30, 60, CONTEXT]))]
+        if texts and chance.random() < 0.5:
+            other = chance.choice(texts)
+            same = [*other.prompt, *alone(other)]
+            prompt = [*same[: chance.randrange(1, len(same) + 1)], *prompt][:CONTEXT]
         seeded = SamplingParams(temperature=1.0, seed=number + 1)
         texts.append(text(prompt, chance.randrange(1, 30), chance.choice([GREEDY, seeded])))
     return texts
@@ -142,6 +149,29 @@ def test_texts_that_join_and_leave_get_the_ids_that_they_get_alone(sequences, wa
     run(Scheduler(batch), texts, chance)
     assert [each.ids for each in texts] == [alone(each) for each in texts]
     assert "running" not in {each.finish for each in texts}
+
+
+@pytest.mark.parametrize("rewinds", [True, False])
+def test_a_prompt_that_begins_as_one_before_runs_only_what_follows(rewinds):
+    batch = SlotsOfIds(2, rewinds=rewinds)
+    queue, first, other = Scheduler(batch), text(range(20, 40), 5), text([1, 2, 3], 5)
+    run(queue, [other, first], random.Random(0))
+    again = text([*range(20, 40), *first.ids, 50, 51], 5)
+    batch.filled.clear()
+    run(queue, [again], random.Random(0))
+    assert again.ids == alone(again)
+    # Of the prompt's rows the last answer's id, and the first of the two new ones, have not run.
+    assert sum(batch.filled) == (2 if rewinds else 20 + len(first.ids) + 1)
+
+
+def test_a_cache_that_is_taken_for_longer_than_it_is_is_noticed(monkeypatch):
+    whole = property(lambda each: [*each.prompt, *each.ids])
+    monkeypatch.setattr(ScheduledText, "cached", whole)
+    queue, first = Scheduler(SlotsOfIds(1)), text(range(20, 40), 5)
+    run(queue, [first], random.Random(0))
+    again = text([*range(20, 40), *first.ids, 50, 51], 5)
+    run(queue, [again], random.Random(0))
+    assert again.ids != alone(again)
 
 
 def test_a_row_of_another_sequence_is_noticed_by_these_tests(rng):
@@ -224,7 +254,11 @@ def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_p
     try:
         engine = Engine(backend, [END], VOCAB)
         expected = [next_ids(engine, each) for each in texts]
-        run(Scheduler(backend.batch(2, CONTEXT)), texts, chance)
+        queue = Scheduler(backend.batch(2, CONTEXT))
+        run(queue, texts, chance)
+        follows = text([*texts[1].prompt, *texts[1].ids[:3], 5], 6, ways[1])
+        run(queue, [follows], chance)
+        assert follows.ids == next_ids(engine, follows)
     finally:
         backend.close()
     assert_same_ids(texts[0].ids, expected[0], texts[0].prompt, package)

@@ -1,6 +1,6 @@
 // The chat template of a package: the messages of a conversation as the text of a prompt.
-import { Template } from '@huggingface/jinja';
 import { RdrrError } from '../errors.js';
+import { read, render, type Parsed } from './jinja.js';
 import type { AddedToken } from './prepare.js';
 
 const ANSWER = '\u2063answer\u2063';
@@ -24,13 +24,13 @@ type Message = Readonly<Record<string, unknown>>;
 
 export class ChatTemplate {
   readonly source: string;
-  #template: Template;
+  #template: Parsed;
   #tokens: Readonly<Record<string, string>>;
   #stated: readonly string[] | null;
 
   constructor(source: string, settings: Settings) {
     try {
-      this.#template = new Template(source);
+      this.#template = read(source);
     } catch (error) {
       throw new RdrrError('format', `the chat template cannot be read in browsers: ${messageOf(error)}`, { cause: error });
     }
@@ -43,7 +43,7 @@ export class ChatTemplate {
   render(messages: readonly Message[], { addGenerationPrompt = true, tools = null, variables = {} }: Rendering = {}): string {
     const given = { tools, documents: null, ...this.#tokens, ...variables, messages: messages.map(plain) };
     try {
-      return this.#template.render({ ...given, add_generation_prompt: addGenerationPrompt });
+      return render(this.#template, { ...given, add_generation_prompt: addGenerationPrompt });
     } catch (error) {
       throw new RdrrError('usage', `the chat template refuses the messages: ${messageOf(error)}`, { cause: error });
     }
@@ -51,7 +51,7 @@ export class ChatTemplate {
 
   /** The tokens that a message must not contain: special ones, and the template's own. */
   controlTokens(added: readonly AddedToken[]): string[] {
-    const literals = this.#stated ? '' : literalText(this.#template.parsed);
+    const literals = this.#stated ? '' : literalText(this.#template);
     const belongs = (text: string): boolean =>
       this.#stated ? this.#stated.includes(text) : literals.includes(text) && text.trim() !== '';
     return added.filter(({ content, special }) => special || belongs(content)).map(({ content }) => content);

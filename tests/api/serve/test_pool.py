@@ -1,0 +1,146 @@
+"""Several packages: loaded when a request names them, and unloaded for others or when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from rdrr.serve.metrics import Metrics
+from rdrr.serve.pool import Offer, Pool
+from rdrr.serve.worker import BusyError
+from rdrr_format.errors import DeviceError, ManifestError, UsageError
+
+
+@dataclass
+class FakeWorker:
+    memory: int
+    jobs: int = 0
+    stopped: bool = False
+
+    def stop(self, _: float) -> None:
+        self.stopped = True
+
+
+@dataclass
+class FakeService:
+    name: str
+    worker: FakeWorker
+
+
+@dataclass
+class Packages:
+    """Packages of given sizes that note how they are loaded."""
+
+    sizes: dict[str, int]
+    loaded: list[str] = field(default_factory=list)
+    workers: list[FakeWorker] = field(default_factory=list)
+
+    def offers(self) -> list[Offer]:
+        return [Offer(name, (), self._opener(name)) for name in self.sizes]
+
+    def _opener(self, name):
+        def opened(room: int | None) -> FakeService:
+            if room is not None and self.sizes[name] > room:
+                raise DeviceError("the model takes more GPU memory than `max_vram` allows")
+            self.loaded.append(name)
+            self.workers.append(FakeWorker(self.sizes[name]))
+            return FakeService(name, self.workers[-1])
+
+        return opened
+
+
+def ask(pool: Pool, name: str | None) -> str:
+    async def lent() -> str:
+        async with pool.lend(name) as service:
+            return service.name
+
+    return asyncio.run(lent())
+
+
+def loaded(pool: Pool) -> list[str]:
+    return [service.name for service in pool.loaded]
+
+
+def test_a_package_is_loaded_once_when_it_is_asked_for():
+    packages = Packages({"a": 4, "b": 4})
+    pool = Pool(packages.offers(), Metrics(), 0)
+    assert [ask(pool, name) for name in (None, "b", "a", "b:latest")] == ["a", "b", "a", "b"]
+    assert packages.loaded == ["a", "b"]
+    with pytest.raises(UsageError, match="not served"):
+        ask(pool, "c")
+
+
+def test_the_package_that_was_used_longest_ago_makes_room():
+    packages = Packages({"a": 4, "b": 4, "c": 4})
+    pool = Pool(packages.offers(), Metrics(), 0, max_vram=9)
+    for name in ("a", "b", "a", "c"):
+        ask(pool, name)
+    assert loaded(pool) == ["a", "c"]
+    assert [worker.stopped for worker in packages.workers] == [False, True, False]
+    ask(pool, "b")
+    assert loaded(pool) == ["b", "c"]
+
+
+def test_a_package_that_works_is_never_unloaded():
+    packages = Packages({"a": 4, "b": 4})
+    pool = Pool(packages.offers(), Metrics(), 0, max_vram=5)
+    ask(pool, "a")
+    packages.workers[0].jobs = 1
+    with pytest.raises(BusyError):
+        ask(pool, "b")
+    assert not pool.unload(pool.offers[0])
+    packages.workers[0].jobs = 0
+    assert ask(pool, "b") == "b"
+
+    async def while_lent() -> None:
+        async with pool.lend("b"):
+            with pytest.raises(BusyError):
+                async with pool.lend("a"):
+                    pass
+
+    asyncio.run(while_lent())
+
+
+def test_a_package_that_fits_nowhere_is_refused():
+    packages = Packages({"a": 4, "b": 40})
+    pool = Pool(packages.offers(), Metrics(), 0, max_vram=9)
+    with pytest.raises(DeviceError, match="max_vram"):
+        ask(pool, "b")
+    assert ask(pool, "a") == "a"
+
+
+def test_a_fault_of_a_package_is_its_own():
+    def broken(_: int | None) -> FakeService:
+        raise ManifestError("a fault")
+
+    pool = Pool([Offer("broken", (), broken), *Packages({"a": 1}).offers()], Metrics(), 0)
+    with pytest.raises(ManifestError):
+        ask(pool, "broken")
+    assert ask(pool, "a") == "a"
+
+
+def test_an_unused_package_is_unloaded_and_loaded_again():
+    packages = Packages({"a": 1, "b": 1})
+    pool = Pool(packages.offers(), Metrics(), 0, idle_unload=0.04)
+    ask(pool, "a")
+    ask(pool, "b")
+    packages.workers[1].jobs = 1
+    for _ in range(1000):
+        if loaded(pool) == ["b"]:
+            break
+        threading.Event().wait(0.01)
+    assert loaded(pool) == ["b"]
+    assert packages.workers[0].stopped
+    assert ask(pool, "a") == "a"
+    pool.close()
+
+
+def test_closing_stops_all():
+    packages = Packages({"a": 1, "b": 1})
+    pool = Pool(packages.offers(), Metrics(), 0)
+    ask(pool, "a")
+    ask(pool, "b")
+    pool.close()
+    assert all(worker.stopped for worker in packages.workers)
