@@ -32,6 +32,33 @@ async function streamed(engine: Engine, request: Request): Promise<unknown> {
   return { text, chunks, usage: last?.usage };
 }
 
+const outcome = (call: Promise<unknown>): Promise<string> => call.then(() => 'none', nameOf);
+
+// An abort, a stream that nobody reads to its end, and requests that are refused.
+async function endedEarly(engine: Engine, request: Request): Promise<string[]> {
+  const controller = new AbortController();
+  const aborted = async (): Promise<void> => {
+    for await (const _ of await engine.completions.create({ ...request, stream: true }, controller)) controller.abort();
+  };
+  const faults = [await outcome(aborted())];
+  for await (const _ of await engine.completions.create({ ...request, stream: true })) break;
+  const wrong = [{ ...request, top_p: 2 }, { ...request, logprobs: true }, { ...request, prompt: [] }] as Request[];
+  for (const refused of wrong) faults.push(await outcome(answer(engine, refused)));
+  faults.push(await outcome(engine.chat.completions.create({ messages: [] })));
+  return faults;
+}
+
+// What the browser keeps of a model, and what loads without a network, before and after it is deleted.
+async function keptFiles(index: string): Promise<object> {
+  const fetch = async (): Promise<Response> => Promise.reject(new TypeError('offline'));
+  const load = async (): Promise<void> => (await Engine.load(index, { ...OPTIONS, fetch })).close();
+  const kept = { after: await Engine.survey(index, OPTIONS), had: await cache.has(index), listed: await cache.list() };
+  const offline = [await outcome(load())];
+  const deleted = await cache.delete(index);
+  offline.push(await outcome(load()));
+  return { ...kept, deleted, offline };
+}
+
 // A device that is lost while the first request runs; the engine goes on.
 async function lost(model: string, requests: Request[]): Promise<unknown> {
   const devices: GPUDevice[] = [];
@@ -54,7 +81,8 @@ async function lost(model: string, requests: Request[]): Promise<unknown> {
 }
 
 const kinds: Record<string, (given: Case) => Promise<unknown>> = {
-  // Texts of requests, the first of which is also streamed; what a survey says before and after the load.
+  // Texts of requests, the first of which is also streamed; what a survey says before and after the load; what ends
+  // calls early; and how the model is loaded again without a network.
   async texts({ model, requests }) {
     const before = await Engine.survey(indexOf(model), OPTIONS);
     const stages = new Set<string>();
@@ -68,36 +96,20 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     }
     const stream = await streamed(engine, requests[0]!);
     const facts = engine.model;
+    const faults = await endedEarly(engine, requests[0]!);
+    const again = await answer(engine, requests[0]!);
     await engine.close();
-    return { before, after: await Engine.survey(indexOf(model), OPTIONS), stages: [...stages], loaded, facts, answers, stream, times };
+    faults.push(await outcome(answer(engine, requests[0]!)));
+    const kept = await keptFiles(indexOf(model));
+    return { before, stages: [...stages], loaded, facts, answers, stream, times, faults, again, ...kept };
   },
 
-  // What ends a call early, and how the model is loaded again without a network.
-  async life({ model, requests: [request] }) {
+  async answers({ model, requests }) {
     const engine = await Engine.load(indexOf(model), OPTIONS);
-    const faults: string[] = [];
-    const controller = new AbortController();
-    try {
-      for await (const _ of await engine.completions.create({ ...request!, stream: true }, controller)) controller.abort();
-    } catch (error) {
-      faults.push(nameOf(error));
-    }
-    for await (const _ of await engine.completions.create({ ...request!, stream: true })) break;
-    const after = await answer(engine, request!);
-    for (const wrong of [{ ...request!, top_p: 2 }, { ...request!, logprobs: true }, { ...request!, prompt: [] }]) {
-      faults.push(await answer(engine, wrong as Request).then(() => 'none', nameOf));
-    }
-    faults.push(await engine.chat.completions.create({ messages: [] }).then(() => 'none', nameOf));
+    const answers = [];
+    for (const request of requests) answers.push(await answer(engine, request));
     await engine.close();
-    faults.push(await answer(engine, request!).then(() => 'none', nameOf));
-    const fetch = async (): Promise<Response> => Promise.reject(new TypeError('offline'));
-    const offline = await Engine.load(indexOf(model), { ...OPTIONS, fetch });
-    await offline.close();
-    const listed = await cache.list();
-    const had = await cache.has(indexOf(model));
-    const deleted = await cache.delete(indexOf(model));
-    faults.push(await Engine.load(indexOf(model), { ...OPTIONS, fetch }).then(() => 'none', nameOf));
-    return { faults, after, listed, had, deleted, has: await cache.has(indexOf(model)) };
+    return { answers };
   },
 
   lost: ({ model, requests }) => lost(model, requests),
@@ -109,9 +121,9 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     const engine = await connect(worker, indexOf(model), { ...OPTIONS, onProgress });
     const answers = [];
     for (const request of requests) answers.push(await answer(engine, request));
-    const fault = await answer(engine, { ...requests[0]!, top_p: 2 }).then(() => 'none', nameOf);
+    const fault = await outcome(answer(engine, { ...requests[0]!, top_p: 2 }));
     const controller = new AbortController();
-    const aborted = engine.completions.create({ ...requests[0]!, max_tokens: 100 }, controller).then(() => 'none', nameOf);
+    const aborted = outcome(engine.completions.create({ ...requests[0]!, max_tokens: 100 }, controller));
     controller.abort();
     const out = { answers, fault, aborted: await aborted, stages: [...stages], facts: engine.model };
     await engine.close();

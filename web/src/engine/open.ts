@@ -1,4 +1,4 @@
-import { lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
+import { checked, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
 import { FileCache } from '../load/cache.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
@@ -95,7 +95,8 @@ export async function openModel({ url, index, base, access }: Source, options: L
     };
     const compiling = options.compile === 'lazily' ? null : player.prepare();
     compiling?.catch(() => {}); // awaited below, unless a download fails first
-    await fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, counting));
+    const read = (shard: number): Promise<Uint8Array> => readShard(base, manifest.shards[shard]!, counting);
+    await checked(device, 'weights', () => fill(player, manifest, read));
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
     await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, entry));

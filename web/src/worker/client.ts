@@ -9,11 +9,14 @@ type Body = Call extends infer One ? (One extends Call ? Omit<One, 'id'> : never
 /** Load a model in a worker, or behind another port at whose end `serve` runs. */
 export async function connect(port: Port & { terminate?(): void }, url: string, options: LoadOptions = {}): Promise<RemoteEngine> {
   const calls = new Calls(port);
+  const lost = new Promise<string>((resolve) => {
+    port.addEventListener('message', ({ data }) => 'lost' in data && resolve(data.lost));
+  });
   const { onProgress, signal, context, cache, compile } = options;
   const absolute = new URL(url, globalThis.location?.href).href;
   for await (const reply of calls.make({ call: 'load', url: absolute, options: { context, cache, compile } }, signal)) {
     if ('progress' in reply) onProgress?.(reply.progress);
-    if ('model' in reply && reply.model) return new RemoteEngine(calls, port, reply.model);
+    if ('model' in reply && reply.model) return new RemoteEngine(calls, port, reply.model, lost);
   }
   throw new Error('the worker ended the load without a model');
 }
@@ -24,6 +27,8 @@ export class RemoteEngine extends Answers {
     private readonly calls: Calls,
     private readonly port: { terminate?(): void },
     readonly model: ModelFacts,
+    /** Resolves with the reason when the device was lost and could not be opened again. */
+    readonly lost: Promise<string>,
   ) {
     super(
       () => model.id,

@@ -18,6 +18,7 @@ export type Reply =
   | { id: number; progress: Progress }
   | { id: number; event: TextEvent }
   | { id: number; done: true; model?: ModelFacts }
+  | { id: number; lost: string }
   | { id: number; fault: Fault };
 
 interface Fault {

@@ -39,6 +39,7 @@ class Server {
     if (call.call === 'load') {
       const onProgress = (progress: object): void => this.reply({ id, progress } as Reply);
       this.engine = await Engine.load(call.url, { ...call.options, signal, onProgress });
+      void this.engine.lost.then((lost) => this.reply({ id, lost }));
       this.reply({ id, done: true, model: this.engine.model });
       return;
     }
