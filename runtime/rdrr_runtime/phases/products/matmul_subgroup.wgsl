@@ -5,8 +5,12 @@
 {% set FM, FN = TILE_M // TEAMS_M // M, TILE_N // TEAMS_N // N %}
 {% set PITCH = STEP + 8 %}
 {% set X_LOADS = TILE_M * STEP // 8 // THREADS %}
-{% set HALVES = STEP // 32 %}
-{% set W_LOADS = (TILE_N * HALVES + THREADS - 1) // THREADS %}
+{# Pieces in which threads load weights: 32 codes, or 8 values. #}
+{% set PIECE = 8 if F.values else 32 %}
+{% set PIECES = STEP // PIECE %}
+{% set W_LOADS = (TILE_N * PIECES + THREADS - 1) // THREADS %}
+{% set QUADS = STEP // 4 %}
+{% set W_SCALES = TILE_N // F.group * QUADS if F.column else 0 %}
 {% set ELEMENTS = M * N // SIZE %}
 // y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
 // f16 x f16, with sums in f32.
@@ -52,9 +56,15 @@ const FACTOR = 256.0;
 
 var<workgroup> tile_x: array<f16, {{ TILE_M * PITCH }}>;   // [rows, inputs]
 var<workgroup> tile_w: array<f16, {{ TILE_N * PITCH }}>;   // [outputs, inputs]
+{% if F.column %}
+var<workgroup> scale_w: array<vec4<f32>, {{ W_SCALES }}>;   // [groups of outputs, inputs / 4]
+{% if F.minimum %}
+var<workgroup> minimum_w: array<vec4<f32>, {{ W_SCALES }}>;
+{% endif %}
+{% endif %}
 var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N }} outputs of each subgroup
 
-{% set DEQUANTIZED = true %}
+{% set DEQUANTIZED, FACTOR = true, "FACTOR * " %}
 {% include "weights/snippets/weights.wgsl" %}
 
 // naga has no bitcast to f16.
@@ -62,6 +72,26 @@ fn halves(word: u32) -> vec2<f16> {
     return {{ "bitcast<vec2<f16>>(word)" if MATRICES else "vec2<f16>(unpack2x16float(word))" }};
 }
 
+fn piece(row: u32, i: u32) -> {{ "vec4<u32>" if F.values else "Stored0" }} {
+{% if F.values %}
+    // A row may end within a step; the values read instead are multiplied by zero.
+    return weight0[unit_at0(row, min(i, ROW_UNITS0 - 1u))];
+{% else %}
+    return stored0(row, i);
+{% endif %}
+}
+
+{% if F.column %}
+// Unpack the scales of 4 inputs for a group of outputs.
+fn put_scales(slot: u32, stored: StoredScales) {
+    let f = unpacked_scales0(stored);
+    scale_w[slot] = FACTOR * f.scale;
+{% if F.minimum %}
+    minimum_w[slot] = FACTOR * f.minimum;
+{% endif %}
+}
+
+{% endif %}
 fn store(row: u32, rows: u32, output: u32, sum: f32) {
     if (row >= rows || output >= OUTPUTS) {
         return;
@@ -102,13 +132,20 @@ fn phase(item: u32, row: u32, thread: Thread) {
     var x_next{{ i }} = x[x_from{{ i }}];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-    let w_slot{{ i }} = {{ "min(" if TILE_N * HALVES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * HALVES - 1) ~ "u)" if TILE_N * HALVES % THREADS }};
-    let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ HALVES }}u, OUTPUTS - 1u);
-    let w_half{{ i }} = w_slot{{ i }} % {{ HALVES }}u;
-    let w_to{{ i }} = w_slot{{ i }} / {{ HALVES }}u * PITCH + w_half{{ i }} * 32u;
-    var w_next{{ i }} = stored0(w_row{{ i }}, w_half{{ i }});
+    let w_slot{{ i }} = {{ "min(" if TILE_N * PIECES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * PIECES - 1) ~ "u)" if TILE_N * PIECES % THREADS }};
+    let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS - 1u);
+    let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
+    let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE }}u;
+    var w_next{{ i }} = piece(w_row{{ i }}, w_piece{{ i }});
 {% endfor %}
     let steps = K_PADDED / {{ STEP }}u;
+{% if F.column %}
+    let s_slot = t % {{ W_SCALES }}u;
+    let s_group = group0(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS - 1u));
+    put_scales(s_slot, stored_scales0(s_group, s_slot % {{ QUADS }}u));
+    var s_next = stored_scales0(s_group, min(1u, steps - 1u) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+    workgroupBarrier();
+{% endif %}
     for (var step = 0u; step < steps; step++) {
 {% for i in range(X_LOADS) %}
         {
@@ -123,37 +160,53 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(W_LOADS) %}
         {
 {% if F.values == "f16" %}
-{% for c in range(16) %}
-            let v{{ c }} = halves(w_next{{ i }}.words[{{ c // 4 }}].{{ "xyzw"[c % 4] }});
+{% for c in range(4) %}
+            let v{{ c }} = halves(w_next{{ i }}.{{ "xyzw"[c] }});
+{% endfor %}
+{% elif F.values %}
+            let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.xy));
+            let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.zw));
+{% elif F.column %}
+            let codes0 = first_codes0(w_next{{ i }}.codes);
+            let codes1 = last_codes0(w_next{{ i }}.codes);
+            let s_at = w_slot{{ i }} / {{ PIECES * F.group }}u * {{ QUADS }}u + w_piece{{ i }} * 8u;
+{% for c in range(8) %}
+            let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
-            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, step * {{ HALVES }}u + w_half{{ i }});
+            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, step * {{ PIECES }}u + w_piece{{ i }});
 {% for c in range(8) %}
-            let v{{ c }} = vec4<f16>(FACTOR * w[{{ c }}]);
+            let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
 {% endif %}
 {% set width = 2 if F.values == "f16" else 4 %}
-{% for c in range(32) %}
+{% for c in range(PIECE) %}
             tile_w[w_to{{ i }} + {{ c }}u] = v{{ c // width }}.{{ "xyzw"[c % width] }};
 {% endfor %}
         }
 {% endfor %}
         workgroupBarrier();
         let next = min(step + 1u, steps - 1u);
+{% if F.column %}
+        put_scales(s_slot, s_next);
+        s_next = stored_scales0(s_group, min(step + 2u, steps - 1u) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+{% endif %}
 {% for i in range(X_LOADS) %}
         x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = stored0(w_row{{ i }}, next * {{ HALVES }}u + w_half{{ i }});
+        w_next{{ i }} = piece(w_row{{ i }}, next * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
+        let x_at = team_m * PITCH;
+        let w_at = team_n * PITCH;
 {% if MATRICES %}
 {% for k in range(0, STEP, K) %}
         {
 {% for i in range(FM) %}
-            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, (team_m + {{ i * M }}u) * PITCH + {{ k }}u, PITCH);
+            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ i * M }}u * PITCH + {{ k }}u, PITCH);
 {% endfor %}
 {% for j in range(FN) %}
-            let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, (team_n + {{ j * N }}u) * PITCH + {{ k }}u, PITCH);
+            let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, w_at + {{ j * N }}u * PITCH + {{ k }}u, PITCH);
 {% for i in range(FM) %}
             sums{{ i }}_{{ j }} = subgroupMatrixMultiplyAccumulate(a{{ i }}, b{{ j }}, sums{{ i }}_{{ j }});
 {% endfor %}
@@ -163,8 +216,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% else %}
         for (var e = 0u; e < {{ FM * FN * ELEMENTS }}u; e++) {
             let at = e % {{ ELEMENTS }}u * {{ SIZE }}u + lane;
-            let a = (team_m + e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
-            let b = (team_n + e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) * PITCH;
+            let a = x_at + (e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
+            let b = w_at + (e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) * PITCH;
             for (var k = 0u; k < {{ STEP }}u; k++) {
                 sums[e] += f32(tile_x[a + k]) * f32(tile_w[b + k]);
             }

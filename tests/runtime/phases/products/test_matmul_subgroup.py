@@ -6,19 +6,27 @@ the operation runs the same tests with it.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rdrr_device.capabilities import MatrixShape
+from rdrr_device.capabilities import DEFAULT_LIMITS, MATRIX_FEATURE, Capabilities, MatrixShape
+from rdrr_device.dry_run import DryRunArena
+from rdrr_device.implementations import implementation, is_installed
+from rdrr_device.shaders import WgslCompiler, for_compiler
+from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.generation_state import State
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
     SubgroupTile,
     matmul_subgroup,
 )
 from rdrr_runtime.phases.products.quantize_rows import padded_rows
+from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, Bench, normal, stored_matrix
 
@@ -34,6 +42,7 @@ WEIGHTS = (
     ("F16", Layout.ROW),
     ("BF16", Layout.ROW),
     ("Q4_K", Layout.COLUMN),
+    ("Q6_K", Layout.COLUMN),
 )
 """A type for each way in which weights are read."""
 
@@ -83,8 +92,39 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
 
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
 def test_every_way_of_reading_weights_equals_the_reference(bench, rng, dtype, layout) -> None:
-    check(bench, rng, dtype, layout, (35, 67, 384), "four teams")
+    check(bench, rng, dtype, layout, (35, 67, 136), "four teams")
 
 
 def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
+
+
+@pytest.fixture
+def null_device(monkeypatch):
+    """A device of Dawn's backend that does nothing, but whose compiler knows matrices."""
+    if not is_installed("dawn"):
+        pytest.skip("the package wgpudawn is not installed")
+    monkeypatch.setenv("WGPU_BACKEND_TYPE", "Null")
+    features = ("chromium-experimental-subgroup-matrix", "shader-f16", "subgroups")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapter = implementation("dawn").api.gpu.request_adapter_sync()
+    return adapter.request_device_sync(required_features=features)
+
+
+@pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
+def test_tint_accepts_the_product_on_matrices(null_device, dtype, layout) -> None:
+    limits = DEFAULT_LIMITS | {"max-compute-workgroup-storage-size": 49_152}
+    features = frozenset({"subgroup", MATRIX_FEATURE})
+    able = Capabilities(features, limits, subgroup_sizes=(32, 32), matrices=(SHAPE,))
+    arena, (rows, n, k) = DryRunArena(able), (512, 8192, 256)
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, able)
+    y, factors = (arena.empty("x", size) for size in half_sizes(rows, k))
+    weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
+    x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
+    (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
+    source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
+    assert "subgroupMatrixMultiplyAccumulate" in source
+    null_device.create_shader_module(code=source)
+    with pytest.raises(Exception, match="subgroupMatrixStore"):
+        null_device.create_shader_module(code=source.replace("row_major>(&results", "(&results"))

@@ -1,3 +1,5 @@
+{# A shader may set FACTOR, such as "2.0 * ", for weights in blocks along K. #}
+{% set factor = FACTOR if FACTOR is defined and not (F.values or F.column) else "" %}
 // 32 weights of a row of matrix {{ S }} as stored, {{ "without their scales" if F.column else "with their scales" if not F.values else "four or eight values in a vector" }}.
 struct Stored{{ S }} {
 {% if F.values %}
@@ -28,7 +30,7 @@ fn stored{{ S }}(row: u32, half: u32) -> Stored{{ S }} {
 {% endif %}
 }
 
-// Dequantize what was loaded.
+// Dequantize what was loaded{{ ", multiplied by FACTOR" if factor }}.
 fn dequantized{{ S }}(stored: Stored{{ S }}, row: u32, half: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
 {% if F.values == "f32" %}
@@ -59,7 +61,7 @@ fn dequantized{{ S }}(stored: Stored{{ S }}, row: u32, half: u32) -> array<vec4<
     w[{{ i }}] = f{{ i }}.scale * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - f" ~ i ~ ".minimum" if F.minimum }};
 {% endfor %}
 {% else %}
-    let s = scales{{ S }}(stored.scale_words, half % 2u);
+    let s = {{ factor }}scales{{ S }}(stored.scale_words, half % 2u);
 {% for i in range(8) %}
     w[{{ i }}] = s.{{ "y" if F.group == 16 and i >= 4 else "x" }} * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - s.y" if F.minimum }};
 {% endfor %}
