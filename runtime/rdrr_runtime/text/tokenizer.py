@@ -171,6 +171,10 @@ class TextCodec:
         first = next((at for at in range(len(whole)) if whole[at:][: len(plain)] == plain), 0)
         return len(whole) - first - len(plain)
 
+    def token(self, token_id: int) -> str | None:
+        """Return the token of an id; None if there is none."""
+        return self._tokenizer.token(token_id)
+
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is that of a special token."""
         return self._tokenizer.is_special(token_id)
