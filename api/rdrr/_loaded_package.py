@@ -87,7 +87,8 @@ class LoadedPackage(Closing):
         ids = token_ids(ids, "`ids`")
         vocab_size = self.package.manifest.architecture.vocab_size
         unknown = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
-        if unknown:
+        # A tokenizer may have tokens that the model was never given.
+        if any(token_id < 0 or self._codec.token(token_id) is None for token_id in unknown):
             raise UsageError(
                 "there is no token of this id",
                 expected=f"0 to {vocab_size - 1}",

@@ -89,3 +89,33 @@ def test_an_option_without_its_value_names_the_help_of_its_command(command):
     line = error_line(run(command, "a", flags.get(command, "--capabilities")))
     assert line.endswith(f"see `rdrr {command} --help`")
     assert error_line(run("--bogus")).endswith("see `rdrr --help`")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("generate", "a", "--device", "cpu"), "--backend"),
+        (("generate", "a", "--n-predict", "4"), "--max-tokens"),
+        (("generate", "a", "--max_tokens", "4"), "--max-tokens"),
+        (("generate", "a", "--temp", "1"), "--temperature"),
+        (("generate", "a", "--ctx-size", "1"), "--context"),
+        (("generate", "a", "--repetition-penalty", "1"), "--repeat-penalty"),
+        (("convert", "a", "b", "--outtype", "q8_0"), "--quantize"),
+        (("convert", "a", "b", "--quantise", "q8_0"), "--quantize"),
+    ],
+)
+def test_an_unknown_flag_names_the_one_that_is_meant(words, meant):
+    done = run(*words)
+    assert done.code == 2
+    assert f"there is no option {words[-2]}; did you mean {meant}?" in error_line(done)
+
+
+def test_a_flag_that_is_near_to_none_is_refused_alone():
+    line = error_line(run("generate", "a", "--xyzzy"))
+    assert line == "error: No such option: --xyzzy; see `rdrr generate --help`"
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.ONNX", "m.bin"])
+def test_an_export_to_the_name_of_a_file_of_another_kind_is_refused(name):
+    with pytest.raises(UsageError, match=r"name of a folder, or of a file that ends with \.gguf"):
+        rdrr.export("a", name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rdrr_converter.export.imatrix import Activations, Origin, write_imatrix
 from support.adapters import write_adapter
 from support.gguf_files import q4_k_m, write_gguf
 from support.imatrix_files import write_legacy_imatrix
@@ -189,8 +190,21 @@ CHECKPOINTS: Mapping[str, Callable[[Path], Path]] = {
 """Functions by name that write a checkpoint into a new folder and return its path."""
 
 
-def write_importance(path: Path) -> Path:
-    """Write an importance matrix for the checkpoint `llama`, without an entry for its head."""
+def write_importance(path: Path, kind: object = True) -> Path:
+    """Write an importance matrix for the checkpoint `llama`, without an entry for its head.
+
+    That of the kind "sensitivity" has rows and columns of the feed-forward networks only.
+    """
+    if kind == "sensitivity":
+        parts = (("gate_proj", 512, 256), ("up_proj", 512, 256), ("down_proj", 256, 512))
+        seen = {
+            name: Activations(np.square(values(name, (k,))), 1, np.square(values(f"{name}n", (n,))))
+            for layer in range(2)
+            for part, n, k in parts
+            for name in [f"model.layers.{layer}.mlp.{part}.weight"]
+        }
+        write_imatrix(path, seen, Origin("golden", 1, 1))
+        return path
     counts = np.array([4])
     entries = {
         f"blk.{layer}.{part}.weight": (np.abs(values(f"{layer}{part}", (1, k))) + 0.01, counts)
@@ -208,8 +222,9 @@ def write_importance(path: Path) -> Path:
     return write_legacy_imatrix(path, entries)
 
 
-def write_lora(folder: Path) -> Path:
+def write_lora(folder: Path, kind: object = True) -> Path:
     """Write a LoRA adapter of rank 4 for one projection of the checkpoint `llama`."""
+    del kind
     head = "base_model.model.model.layers.0.mlp.down_proj"
     shapes = {f"{head}.lora_A.weight": (4, 512), f"{head}.lora_B.weight": (256, 4)}
     return write_adapter(folder, {name: values(name, shape) for name, shape in shapes.items()})
@@ -219,7 +234,7 @@ def options_of(recorded: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the options of a conversion after writing the files that they name into `folder`."""
     writers = {"imatrix": write_importance, "lora": write_lora}
     return {
-        name: writers[name](folder / name) if name in writers else value
+        name: writers[name](folder / name, value) if name in writers else value
         for name, value in recorded.items()
     }
 

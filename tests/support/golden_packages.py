@@ -78,6 +78,8 @@ CASES: tuple[Case, ...] = (
         {"quality": "best"},
         {"imatrix": True},
         {"imatrix": True, "quality": "best"},
+        {"imatrix": "sensitivity", "size": 900_000},
+        {"imatrix": "sensitivity", "bits_per_weight": 7, **_TRANSPOSED},
         {"lora": True},
         _TYPES,
         _HINTS,

@@ -20,8 +20,10 @@ from typing import Annotated, Literal
 import typer
 from rdrr_converter.options import ConvertOptions
 from rdrr_format.errors import ConversionError, RdrrError, StoreError, UsageError
+from rdrr_format.options import nearest, options_of
 from rdrr_runtime.decode.strategies import STRATEGIES
 
+from rdrr._load_options import LoadOptions
 from rdrr.cli import (
     architectures,
     bench,
@@ -131,7 +133,8 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except _ParserError as error:
         usage = _usage_of(error, program, commands, arguments)
         hint = _meant_as_prompt(error) or f"see `{usage} --help`"
-        return _fail(UsageError(_parser_message(error), hint=hint), arguments)
+        message = _other_option(error) or _parser_message(error)
+        return _fail(UsageError(message, hint=hint), arguments)
     except OSError as error:
         return _refused(error, arguments)
     except MemoryError as error:
@@ -231,6 +234,37 @@ def _parser_message(error: BaseException) -> str:
     describe = getattr(error, "format_message", None)
     # Some checks of typer put the type of the exception in front of the message.
     return str(describe() if describe else error).replace("Value error, ", "").rstrip(".")
+
+
+_IN_OTHER_PROGRAMS = {
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "outtype": "quantize",
+    "quantization": "quantize",
+}
+"""Names of flags in other programs, beside those that the options state."""
+
+
+def _other_option(error: BaseException) -> str | None:
+    """Return a message on an unknown flag with the one that it probably means, if one is near."""
+    from rdrr_runtime.sampling.params import SamplingParams
+
+    given = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    if given is None or getattr(error, "possibilities", None) is None or context is None:
+        return None
+    flags = [flag for parameter in context.command.params for flag in parameter.opts]
+    known = {flag for flag in flags if flag.startswith("--")}
+    synonyms = _IN_OTHER_PROGRAMS | {
+        other: entry.name
+        for kind in (LoadOptions, SamplingParams, ConvertOptions)
+        for entry in options_of(kind).values()
+        for other in entry.also_known_as
+    }
+    named = {other: f"--{name.replace('_', '-')}" for other, name in synonyms.items()}
+    usable = {other: flag for other, flag in named.items() if flag in known}
+    meant = nearest(str(given), sorted(known), usable)
+    return f"there is no option {given}; did you mean {meant}?" if meant else None
 
 
 def _meant_as_prompt(error: BaseException) -> str | None:

@@ -74,6 +74,10 @@ _TORCH: Mapping[str, str] = MappingProxyType(
 )
 
 
+_FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".ggml", ".json", ".zip")
+"""Ends of the names of files that somebody may expect to be written."""
+
+
 @explained
 def export(
     location: str | os.PathLike[str],
@@ -113,7 +117,7 @@ def export(
     """
     to = to or ("gguf" if os.fspath(destination).lower().endswith(".gguf") else "safetensors")
     to, dtype = _checked(to, dtype)
-    if to == "safetensors" and os.fspath(destination).endswith(".safetensors"):
+    if to == "safetensors" and os.fspath(destination).lower().endswith(_FILES):
         raise UsageError(
             "a checkpoint in safetensors is a folder of several files",
             expected="the name of a folder, or of a file that ends with .gguf",

@@ -170,6 +170,7 @@ class _Vocabulary:
             "bos_token_id": self._ids["bos"],
             "eos_token_id": known[0] if len(known) == 1 else known or None,
             "pad_token_id": self._ids["padding"],
+            "suppress_tokens": self._list("suppress_tokens", int) or None,
         }
         return {key: value for key, value in values.items() if value is not None}
 
@@ -189,6 +190,8 @@ class _Vocabulary:
         name = self._metadata.get(f"{PREFIX}pre")
         if self._pre is None:
             return None, (f"the pre-tokenizer {name!r} of the GGUF is unknown",)
+        if not self._list("merges", str):
+            return None, ("the GGUF has no merges, without which its tokens cannot be told apart",)
         if name in (None, ASSUMED):
             note = "the GGUF does not name its pre-tokenizer: that of GPT-2 is assumed"
             return self._byte_level(self._pre), (note,)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rdrr_format.errors import SourceError
+from rdrr_format.printing import shortened
 from rdrr_format.stores import Store, write_file
 from rdrr_manifests.models import Tokenizer
 
@@ -62,9 +63,35 @@ def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
         bos_token_id=_token_id(source, "bos_token_id"),
         pad_token_id=_token_id(source, "pad_token_id"),
     )
+    notes = tuple(_not_obeyed(source.generation_config))
     if tokenizer is None:
-        return block, (MISSING,)
-    return block, tuple(_unknown_ends(source, tokenizer))
+        return block, (MISSING, *notes)
+    return block, (*_unknown_ends(source, tokenizer), *notes)
+
+
+_CHANGES_TEXT = (
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "sequence_bias",
+    "suppress_tokens",
+)
+"""Settings of a generation that change which tokens transformers chooses, whatever its options."""
+
+
+def _not_obeyed(generation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each setting of a generation that no package has."""
+    for key in _CHANGES_TEXT:
+        if value := generation.get(key):
+            remedy = ": a `logit_bias` of -100 for each has its effect"
+            yield (
+                f"the checkpoint's generation settings state {key} {shortened(repr(value), 80)}, "
+                f"which generation does not obey{remedy * (key == 'suppress_tokens')}"
+            )
 
 
 def _object(source: Source, name: str) -> dict[str, Any] | None:

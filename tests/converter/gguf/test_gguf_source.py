@@ -364,3 +364,13 @@ def test_a_window_that_llama_cpp_ignores_is_obeyed_and_noted(tmp_path, llama, wi
     assert not window or "a sliding window of 24 tokens" in noted[0]
     stated = manifest_of(tmp_path / "out")
     assert stated["inference"]["attention"]["slidingWindow"] == (window or None)
+
+
+@pytest.mark.parametrize("layers", [2, "every other"])
+def test_layers_with_a_window_that_are_no_list_of_flags_are_refused(tmp_path, llama, layers):
+    keys = {"attention.sliding_window": 24, "attention.sliding_window_pattern": layers}
+    path = write_gguf(
+        llama, tmp_path / "m.gguf", metadata={f"llama.{key}": v for key, v in keys.items()}
+    )
+    with pytest.raises(SourceError, match=r"sliding_window_pattern.*a flag for each layer"):
+        convert(path, tmp_path / "out")

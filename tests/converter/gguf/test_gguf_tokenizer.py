@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr_converter.convert import convert
 from rdrr_converter.gguf.pretokenizers import PRETOKENIZERS
 from rdrr_converter.gguf.tokenizer import tokenizer_files
 from rdrr_converter.sources import open_source
@@ -282,3 +283,22 @@ def test_pretokenizers_split_text_as_llama_cpp_does(pre, pieces):
     tokenizer = Tokenizer.from_str(json.dumps(content, default=dict))
     spans = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(SPLIT)]
     assert [SPLIT[first:end] for first, end in spans] == pieces.split("|")
+
+
+def test_byte_level_tokens_without_merges_are_no_tokenizer(tmp_path):
+    """llama.cpp refuses such a file; without merges every text would be single characters."""
+    for metadata, is_there in (({}, True), ({"tokenizer.ggml.merges": None}, False)):
+        source = open_source(write_gguf(EXAMPLE, tmp_path / "m.gguf", metadata=metadata))
+        assert (source.generated.get("tokenizer.json") is not None) == is_there
+        assert any("no merges" in note for note in source.notes) != is_there
+
+
+def test_tokens_that_a_file_suppresses_are_noted(tmp_path):
+    path = write_gguf(
+        EXAMPLE, tmp_path / "m.gguf", metadata={"tokenizer.ggml.suppress_tokens": [5, 6]}
+    )
+    assert open_source(path).generation_config["suppress_tokens"] == [5, 6]
+    noted = "suppress_tokens [5, 6], which generation does not obey: a `logit_bias` of -100"
+    assert any(noted in note for note in convert(path, tmp_path / "o", dry_run=True).notes)
+    plain = convert(write_gguf(EXAMPLE, tmp_path / "p.gguf"), tmp_path / "o", dry_run=True)
+    assert not any("suppress" in note for note in plain.notes)

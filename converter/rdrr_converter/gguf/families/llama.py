@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rdrr_format.errors import SourceError
+
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
@@ -30,6 +32,13 @@ def _read_llama(read: GgufMetadata, _: Config) -> dict[str, Any]:
     """
     window = read.get("attention.sliding_window")
     slides = read.get("attention.sliding_window_pattern")
+    if window and slides is not None and not isinstance(slides, list):
+        raise SourceError(
+            "the layers with a sliding window cannot be used",
+            where=f"{read.where}, attention.sliding_window_pattern",
+            expected="a flag for each layer",
+            found=slides,
+        )
     if window and isinstance(slides, list):
         types = [SLIDING if is_sliding else FULL for is_sliding in slides]
         stated = {"layer_types": types, "sliding_window": window}
