@@ -115,11 +115,15 @@ ENOUGH = 120
 
 
 def matrix_shape(ctx: OpContext) -> MatrixShape | None:
-    """Return the largest shape with factors in f16 and sums in f32; None if there is none."""
+    """Return the largest shape with factors in f16 and sums in f32; None if there is none.
+
+    Its sides divide those of each subgroup's part of a tile, which are multiples of 32.
+    """
     shapes = (
         shape
         for shape in ctx.capabilities.matrices
-        if (shape.inputs, shape.sums) == ("f16", "f32") and shape.k <= 32
+        if (shape.inputs, shape.sums) == ("f16", "f32")
+        and all(32 % side == 0 for side in (shape.m, shape.n, shape.k))
     )
     return max(shapes, key=lambda shape: shape.m * shape.n * shape.k, default=None)
 
@@ -139,8 +143,8 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
     sizes = ctx.capabilities.subgroup_sizes
     if not _fits(ctx, SMALL):
         return "the smallest tile does not fit into a workgroup"
-    if _multiplies(ctx) and (sizes is None or sizes[0] != sizes[1]):
-        return "the subgroups of the device are not all of one size"
+    if _multiplies(ctx) and (sizes is None or sizes[0] != sizes[1] or sizes[0] % 32):
+        return "the subgroups of the device are not all of one size, a multiple of 32"
     return None
 
 

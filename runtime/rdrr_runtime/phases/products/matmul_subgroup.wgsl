@@ -92,19 +92,25 @@ fn put_scales(slot: u32, stored: StoredScales) {
 }
 
 {% endif %}
-fn store(row: u32, rows: u32, output: u32, sum: f32) {
-    if (row >= rows || output >= OUTPUTS) {
-        return;
-    }
-    let n = FIRST + output;
-    var value = sum * (factors[row] * (1.0 / FACTOR));
-{% if BIAS %}
-    value += bias[n];
-{% endif %}
+// What a product is multiplied by and added to.
+struct Before {
+    factor: f32,
+    summand: f32,
+}
+
+fn before(row: u32, rows: u32, output: u32) -> Before {
+    let n = FIRST + min(output, OUTPUTS - 1u);
+    var summand = {{ "bias[n]" if BIAS else "0.0" }};
     if (ACCUMULATE) {
-        value += y[row * N + n];
+        summand += y[min(row, rows - 1u) * N + n];
     }
-    y[row * N + n] = value;
+    return Before(factors[row] * (1.0 / FACTOR), summand);
+}
+
+fn store(row: u32, rows: u32, output: u32, sum: f32, before: Before) {
+    if (row < rows && output < OUTPUTS) {
+        y[row * N + FIRST + output] = sum * before.factor + before.summand;
+    }
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -228,6 +234,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(FM) %}
 {% for j in range(FN) %}
     {
+        // All loads come before the first store, which they would otherwise wait for one by one.
+        let first_row = row + team_m + {{ i * M }}u + lane / {{ N }}u;
+        let output = n0 + team_n + {{ j * N }}u + lane % {{ N }}u;
+{% for e in range(ELEMENTS) %}
+        let before{{ e }} = before(first_row + {{ e * SIZE // N }}u, rows, output);
+{% endfor %}
 {% if MATRICES %}
         subgroupMatrixStore<row_major>(&results, team * {{ M * N }}u, sums{{ i }}_{{ j }}, {{ N }}u);
 {% else %}
@@ -236,13 +248,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
 {% endif %}
         workgroupBarrier();
-        for (var e = 0u; e < {{ ELEMENTS }}u; e++) {
-            let at = {{ SIZE }}u * e + lane;
-            store(
-                row + team_m + {{ i * M }}u + at / {{ N }}u, rows,
-                n0 + team_n + {{ j * N }}u + at % {{ N }}u, results[team * {{ M * N }}u + at],
-            );
-        }
+{% for e in range(ELEMENTS) %}
+        store(first_row + {{ e * SIZE // N }}u, rows, output, results[team * {{ M * N }}u + {{ e * SIZE }}u + lane], before{{ e }});
+{% endfor %}
         workgroupBarrier();
     }
 {% endfor %}

@@ -99,6 +99,24 @@ def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
 
+def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -> None:
+    rows, n, k = 20, 70, 72
+    weight, values = stored_matrix(bench, rng, "Q8_0", Layout.ROW, (n, k))
+    x, before, bias = normal(rng, 90, k), normal(rng, 90, n), normal(rng, n)
+    ctx, y, target = context(bench, rows, 90), bench.upload(before), buffers(bench, 90, k)
+    phases = [
+        *half_rows(ctx, bench.upload(x), target, label="t"),
+        *matmul_subgroup(
+            ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"
+        ),
+    ]
+    bench.run(phases, 90)
+    got = bench.download(y, 90, n)
+    expected = x[:rows].astype(np.float64) @ values.astype(np.float64).T + bias + before[:rows]
+    assert relative_error(got[:rows], expected) < 1e-3
+    np.testing.assert_array_equal(got[rows:], before[rows:])
+
+
 @pytest.fixture
 def null_device(monkeypatch):
     """A device of Dawn's backend that does nothing, but whose compiler knows matrices."""
