@@ -6,57 +6,27 @@ run in the passes for prompts; decode passes are submitted ahead of the readback
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_device.readback import Fetch
 from rdrr_format.closing import Closing
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.program.checks import number
-from rdrr_runtime.program.loaded import LoadedProgram, Prepared
-from rdrr_runtime.program.schema import Logprobs as Recording
-from rdrr_runtime.program.schema import Pass, Phase, Program, RowsPass, Sampler, Sampling
+from rdrr_runtime.program.generation import PlayedGeneration
+from rdrr_runtime.program.loaded import LoadedProgram
+from rdrr_runtime.program.schema import Program, RowsPass, Sampler, Sampling
 from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
-from rdrr_runtime.sampling.finite import check_hidden, check_ids, check_logits
-from rdrr_runtime.sampling.logprobs import Logprobs, record_bytes, unpack
+from rdrr_runtime.sampling.finite import check_hidden, check_logits
+from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 
-AHEAD = 4
-"""Decode passes in a submission, one of which is ahead of the readback of the one before."""
-
 F32 = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """How the ids of a generation are chosen, and what is recorded of them.
-
-    Attributes:
-        sampling: The phases that sample; None to take the most probable ids.
-        recording: Records log-probabilities; None to record nothing.
-    """
-
-    sampling: Sampling | None
-    recording: Recording | None
-
-    @property
-    def name(self) -> tuple[str, ...]:
-        """What the phases are known by."""
-        searches = self.sampling and (self.sampling.top_k, self.sampling.top_p)
-        return str(searches), "recorded" if self.recording else "not recorded"
-
-    def phases(self, chosen: Pass) -> tuple[Phase, ...]:
-        """Return the phases behind the head of a pass."""
-        phases = chosen.sample if self.sampling is None else self.sampling.phases
-        return (*phases, *(self.recording.phases if self.recording else ()))
 
 
 class Player(Closing):
@@ -120,10 +90,10 @@ class Player(Closing):
             raise UsageError("the program generates no text", where=self.program.model)
         self._check_ids(ids, self.context - 1)
         options.check_ids(self.program.vocabulary)
-        chosen = None if options.is_greedy else self._begin(sampler, options, ids)
-        choice = _Choice(chosen, self._recording(sampler, logprobs))
-        self._prefill(ids, choice)
-        for token_id in self._decode(min(max_tokens, self.context - len(ids)), choice, logprobs):
+        sampled = None if options.is_greedy else self._begin(sampler, options, ids)
+        run = PlayedGeneration(self._loaded, sampled, logprobs)
+        self._prefill(ids, run)
+        for token_id in run.decode(min(max_tokens, self.context - len(ids))):
             yield token_id
             if token_id in self.program.ends:
                 return
@@ -210,21 +180,7 @@ class Player(Closing):
         searches = searches_of(options)
         return next(s for s in sampler.samplings if (s.top_k, s.top_p) == searches)
 
-    def _recording(self, sampler: Sampler, logprobs: Logprobs | None) -> Recording | None:
-        """Return what records the log-probabilities that are asked for."""
-        recording, most = sampler.logprobs, sampler.logprobs.top if sampler.logprobs else -1
-        if logprobs is None:
-            return None
-        if logprobs.top > most:
-            raise UsageError(
-                "the program does not record as many log-probabilities",
-                where=self.program.model,
-                found=logprobs.top,
-                hint="export the program again with this version of rdrr",
-            )
-        return recording
-
-    def _prefill(self, ids: Sequence[int], choice: _Choice) -> None:
+    def _prefill(self, ids: Sequence[int], run: PlayedGeneration) -> None:
         """Run a prompt in the fewest passes, and choose the first new id."""
         start, passes = 0, self.program.passes
         while start < len(ids):
@@ -233,68 +189,10 @@ class Player(Closing):
             some = ids[start : start + chosen.rows]
             self._write_step(some, start)
             start += len(some)
-            self.device.submit(self._pass(chosen, choice if start == len(ids) else None), len(some))
+            is_last = start == len(ids)
+            body = self._loaded.bound((chosen.name,), chosen.body)
+            self.device.submit(run.to_token(chosen) if is_last else body, len(some))
 
     def _write_step(self, ids: Sequence[int], start: int) -> None:
         slots = list(range(start, start + len(ids)))
         self.device.write(self._range(self.program.step), pack_step(ids, slots))
-
-    def _decode(self, count: int, choice: _Choice, logprobs: Logprobs | None) -> Iterator[int]:
-        """Yield ids; passes for the next ones are submitted before the ids of the last are read."""
-        decode = self._pass(self.program.passes[0], choice)
-        waiting: deque[tuple[int, Fetch]] = deque()
-        submitted = min(count, 1)
-        if submitted:
-            waiting.append((1, self._fetch(0, 1, choice.recording)))
-        try:
-            while waiting:
-                some = min(AHEAD, count - submitted)
-                if some:
-                    self.device.submit(decode, 1, some)
-                    waiting.append((some, self._fetch(submitted, some, choice.recording)))
-                    submitted += some
-                steps, fetch = waiting.popleft()
-                data = np.concatenate(fetch.collect())
-                ids = data[: 4 * steps].view(np.uint32)
-                check_ids(ids)
-                yield from self._recorded(ids.tolist(), data[4 * steps :], choice, logprobs)
-        finally:
-            for _, fetch in waiting:
-                fetch.collect()
-
-    def _recorded(
-        self,
-        ids: Sequence[int],
-        records: npt.NDArray[np.uint8],
-        choice: _Choice,
-        logprobs: Logprobs | None,
-    ) -> Iterator[int]:
-        """Yield ids, and before each give its log-probabilities to whoever asked for them."""
-        if logprobs is None or choice.recording is None:
-            yield from ids
-            return
-        top, vocabulary = choice.recording.top, self.program.vocabulary
-        for token in unpack(ids, records, vocabulary=vocabulary, top=top):
-            logprobs.tokens.append(replace(token, top=token.top[: logprobs.top]))
-            yield token.token_id
-
-    def _fetch(self, first: int, count: int, recording: Recording | None) -> Fetch:
-        """Start to read the ids of some steps from the ring, and behind them their records."""
-        ring = self._range(self.program.ring)
-        rings = [(ring, 4)]
-        if recording is not None:
-            rings.append((self._range(recording.records), record_bytes(recording.top)))
-        steps = ring.size // 4
-        pieces = [(first % steps, min(count, steps - first % steps))]
-        while sum(some for _, some in pieces) < count:
-            pieces.append((0, min(steps, count - sum(some for _, some in pieces))))
-        return self.device.fetch(
-            *(part.range(size * at, size * some) for part, size in rings for at, some in pieces)
-        )
-
-    def _pass(self, chosen: Pass, choice: _Choice | None) -> Prepared:
-        """Return a pass ready to run: only its body, or up to the id that is chosen."""
-        if choice is None:
-            return self._loaded.bound((chosen.name,), chosen.body)
-        phases = (*chosen.body, *chosen.head, *choice.phases(chosen))
-        return self._loaded.bound((chosen.name, *choice.name), phases)
