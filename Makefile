@@ -30,7 +30,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn web test-web clean
+.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn web test-web test-serve clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -135,6 +135,10 @@ web: web/node_modules/installed ## Build the browser runtime and its page into a
 test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the browser runtime, in Node and Chromium (SHORT=1: a part).
 	@cd web && npm run --silent check && npm run --silent build -- --check && npm test --silent
 	RDRR_TEST_WEB=1 $(if $(SHORT),RDRR_TEST_COVER=1) $(BIN)/python -m pytest -q tests/web
+
+test-serve: $(VENV)/installed-dev ## Run all tests of the server, with further clients from PyPI.
+	@$(PIP) install --quiet -c constraints.txt litellm llm 'lm-eval[api]'
+	$(BIN)/python -m pytest -q tests/api/serve tests/runtime/decode/test_scheduler.py
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo

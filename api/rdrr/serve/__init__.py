@@ -7,6 +7,7 @@
     ollama     Ollama's routes
     scoring    embeddings, ranking and classification
     chats      a chat of any of them: its prompt, and the parts of its answers
+    infill     the text between two others
     pool       the packages: loaded on demand, unloaded for others
     tools      what a template reads about tools, and the form of a forced call
     texts      the texts of a request: jobs for the worker, and their events

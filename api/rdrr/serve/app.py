@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rdrr.serve import anthropic, ollama, openai, scoring
+from rdrr.serve import anthropic, infill, ollama, openai, scoring
 from rdrr.serve.chats import prompt_of
 from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
 from rdrr.serve.package_files import package_routes
@@ -111,6 +111,7 @@ def application(
             Route("/v1/models/unload", routes.unload, methods=["POST"]),
             Route("/v1/models/{name:path}", routes.model),
             Route("/props", routes.props),
+            Route("/slots", routes.slots),
             Route("/api/tags", routes.tags),
             Route("/api/version", ollama.version),
             Route("/health", routes.health),
@@ -198,6 +199,15 @@ class _Routes:
         facts = [_facts(service) for service in self._pool.loaded]
         return JSONResponse({**(facts[0] if facts else {}), "models": facts})
 
+    async def slots(self, _: Request) -> Response:
+        slots = [
+            {"id": number, "model": service.name, "n_ctx": service.model.info.context,
+             "is_processing": number < service.worker.jobs}
+            for service in self._pool.loaded
+            for number in range(service.worker.slots)
+        ]  # fmt: skip
+        return JSONResponse(slots)
+
     async def health(self, request: Request) -> Response:
         for service in self._pool.loaded:
             if not service.worker.is_alive:
@@ -266,6 +276,7 @@ _TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
     "/v1/completions": (CompletionRequest, openai.complete),
     "/v1/messages": (anthropic.MessagesRequest, anthropic.messages),
     "/v1/messages/count_tokens": (anthropic.CountRequest, anthropic.count_tokens),
+    "/infill": (infill.InfillRequest, infill.infill),
     "/v1/embeddings": (scoring.EmbeddingRequest, scoring.embeddings),
     "/v1/rerank": (scoring.RerankRequest, scoring.rerank),
     "/v1/classify": (scoring.ClassifyRequest, scoring.classify),

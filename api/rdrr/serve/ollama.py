@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.infill import infill_prompt
 from rdrr.serve.pool import Offer
 from rdrr.serve.requests import ChatRequest, CompletionRequest
 from rdrr.serve.texts import Answer, Service, Texts
@@ -95,9 +96,10 @@ async def chat(service: Service, request: OllamaChatRequest) -> Response:
 async def generate(service: Service, request: OllamaGenerateRequest) -> Response:
     """Answer `/api/generate`."""
     if request.suffix:
-        raise UsageError("`suffix` is not served", hint="use /infill")
+        ids = infill_prompt(service.model, request.prompt, request.suffix)
+        return await _raw(service, request, ids)
     if request.raw:
-        return await _raw(service, request)
+        return await _raw(service, request, service.model.encode(request.prompt))
     system = [{"role": "system", "content": request.system}] if request.system else []
     asked = ChatRequest(
         messages=[*system, {"role": "user", "content": request.prompt}],
@@ -107,9 +109,8 @@ async def generate(service: Service, request: OllamaGenerateRequest) -> Response
     return await _respond(service, request, await Chat.begin(service, asked), _Generated())
 
 
-async def _raw(service: Service, request: OllamaGenerateRequest) -> Response:
-    asked = CompletionRequest(prompt=request.prompt, **request.fields)
-    ids = service.model.encode(request.prompt)
+async def _raw(service: Service, request: OllamaGenerateRequest, ids: list[int]) -> Response:
+    asked = CompletionRequest(prompt=ids, **request.fields)
     options = {"response_format": asked.response_format}
     texts = Texts(service, asked, [ids], asked.max_tokens, **options)
     begun = perf_counter_ns()

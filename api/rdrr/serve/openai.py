@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.infill import infill_prompt
 from rdrr.serve.requests import ChatRequest, CompletionRequest, Request, now
 from rdrr.serve.texts import Answer, Service, Texts, call, usage
 
@@ -126,7 +127,7 @@ class CompletionForm:
 async def complete(service: Service, request: CompletionRequest) -> Response:
     """Answer `/v1/completions`."""
     model, prompts = service.model, request.prompts
-    ids = [model.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    ids = [_ids(model, prompt, request.suffix) for prompt in prompts]
     forms = [
         form
         for prompt, tokens in zip(prompts, ids, strict=True)
@@ -151,6 +152,12 @@ async def complete(service: Service, request: CompletionRequest) -> Response:
         for index, (form, answer) in enumerate(zip(forms, answers, strict=True))
     ]
     return JSONResponse({**head, "choices": choices, "usage": usage(answers, request.n)})
+
+
+def _ids(model: Model, prompt: str | list[int], suffix: str | None) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    return infill_prompt(model, prompt, suffix) if suffix else model.encode(prompt)
 
 
 async def _form(

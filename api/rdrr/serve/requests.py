@@ -26,7 +26,6 @@ MOST_BIASES = 1024
 
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
-        "suffix": (None, ""),
         "best_of": (None, 1),
         "audio": (None,),
         "modalities": (None, ["text"]),
@@ -154,6 +153,7 @@ class CompletionRequest(Request):
 
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool = False
+    suffix: str | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
 
@@ -163,6 +163,8 @@ class CompletionRequest(Request):
             raise ValueError(f"a request has 1 to {MOST_TEXTS} texts, `n` for each prompt")
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("`max_tokens` is at least 1 without `echo`")
+        if self.suffix and not all(isinstance(prompt, str) for prompt in self.prompts):
+            raise ValueError("a prompt with a `suffix` is a text")
         return self
 
     @property

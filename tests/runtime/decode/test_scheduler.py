@@ -151,6 +151,20 @@ def test_texts_that_join_and_leave_get_the_ids_that_they_get_alone(sequences, wa
     assert "running" not in {each.finish for each in texts}
 
 
+@pytest.mark.thorough
+def test_500_rounds_of_32_texts_that_join_and_leave_give_the_ids_that_each_gives_alone(rng):
+    chance = random.Random(int(rng.integers(2**32)))
+    for _ in range(500):
+        batch = SlotsOfIds(
+            chance.randrange(1, 33),
+            waits_for_ids=chance.random() < 0.2,
+            rewinds=chance.random() < 0.7,
+        )
+        texts = random_texts(chance, 32)
+        run(Scheduler(batch), texts, chance)
+        assert [each.ids for each in texts] == [alone(each) for each in texts]
+
+
 @pytest.mark.parametrize("rewinds", [True, False])
 def test_a_prompt_that_begins_as_one_before_runs_only_what_follows(rewinds):
     batch = SlotsOfIds(2, rewinds=rewinds)
