@@ -55,8 +55,10 @@ class ScriptedWorker:
 
     Attributes:
         asked: The jobs that came.
+        last: The event after the text.
     """
 
+    last = Event(ids=[2], finish="stop")
     slots, jobs, restarts, is_alive, failure = 4, 0, 0, True, None
 
     def __init__(self, model: rdrr.Model, *texts: str | Callable[[Job], str]) -> None:
@@ -75,7 +77,7 @@ class ScriptedWorker:
             text = script(job) if callable(script) else script
             for at in range(0, len(text), 3):
                 job.deliver(Event(text[at : at + 3], [1]))
-            job.deliver(Event(ids=[2], finish="stop"))
+            job.deliver(self.last)
 
     def cancel(self, *jobs: Job) -> None:
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from contextlib import ExitStack
 
 import pytest
 from rdrr.serve.guards import MOST_BYTES, hosts_of
@@ -80,6 +81,24 @@ def test_a_client_that_goes_frees_its_place(server, worker):
             break
         threading.Event().wait(0.1)
     assert worker.jobs == 0
+
+
+def test_connections_that_say_nothing_keep_nobody_out(server):
+    with ExitStack() as held:
+        for _ in range(300):
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=300)
+            held.enter_context(connection).sendall(HEAD[:20])
+        assert post(server, "/v1/completions", ASKED)[0] == 200
+    assert server.ask("GET", "/health")[0] == 200
+
+
+def test_a_client_that_does_not_read_delays_nobody(server):
+    body = json.dumps(ASKED | {"max_tokens": 100, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert post(server, "/v1/completions", ASKED)[0] == 200
+        assert b" 200 " in connection.recv(64)
 
 
 def test_more_requests_than_may_wait_are_told_to_come_again(server, worker):
