@@ -66,15 +66,17 @@ class ResponsesRequest(BaseModel):
             if getattr(self, name):
                 raise UsageError(f"`{name}` is not served")
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return ChatRequest(
-            messages=[*said, *_messages([*before, *self.items])],
-            tools=[_tool(tool) for tool in self.tools] or None,
-            tool_choice=_choice(self.tool_choice),
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=self.max_output_tokens,
-            reasoning_effort=(self.reasoning or {}).get("effort"),
-            response_format=_response_format((self.text or {}).get("format")),
+        return ChatRequest.model_validate(
+            {
+                "messages": [*said, *_messages([*before, *self.items])],
+                "tools": [_tool(tool) for tool in self.tools] or None,
+                "tool_choice": _choice(self.tool_choice),
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "max_tokens": self.max_output_tokens,
+                "reasoning_effort": (self.reasoning or {}).get("effort"),
+                "response_format": _response_format((self.text or {}).get("format")),
+            }
         )
 
 
