@@ -3,7 +3,7 @@
 For each matmul weight they hold the sum of squared activations of every input, and the number of
 activations in the sum. In a GGUF (`general.type` is `imatrix`) these are the tensors
 `NAME.in_sum2` [experts, inputs] and `NAME.counts` [experts]. `rdrr imatrix --sensitivity` adds
-`NAME.out_sum2` [experts, outputs], which llama.cpp ignores. The older file has no magic:
+`NAME.out_sum2` [experts, outputs]. The older file has no magic:
 
     i32 entries, then for each   i32 length, name   i32 calls   i32 values, f32 values
     i32 chunks, i32 length, name of the calibration text (both may be missing)
