@@ -240,11 +240,27 @@ def _programs(
         program = make_program(
             package, capabilities, policy, most_context=most_context, kv_dtype=kv_dtype
         )
+        _check_text(package, program)
         _check_loads(program)
         content = program_bytes(program)
         names = planned[content][0] if content in planned else ()
         planned[content] = ((*names, name), program, content)
     return list(planned.values())
+
+
+def _check_text(package: Package, program: Program) -> None:
+    """Refuse a program that generates no text.
+
+    Raises:
+        FormatError: It is that of an embedding model.
+    """
+    if program.sampler is None or not program.passes:
+        raise FormatError(
+            "browsers run models that generate text only",
+            where=package.where,
+            found="a model of embeddings or labels",
+            hint="`rdrr embed` runs it in Python",
+        )
 
 
 def _check_loads(program: Program) -> None:

@@ -16,6 +16,7 @@ from support.commands import error_line
 from support.commands import rdrr as command
 from support.fake_hub import fake_hub
 from support.packages import llama_manifest, write_random_package
+from support.program_models import embedding_manifest
 from support.seeds import generator_of
 
 DEVICE = {"features": ["subgroup"], "language": ["packed_4x8_integer_dot_product"]}
@@ -183,3 +184,11 @@ def test_the_command_prints_sizes(package, device):
     done = command("web", package, "--target", device, "--max-context", "2048")
     assert "device.json" in done.out
     assert " by gzip" in done.out
+
+
+def test_a_model_that_generates_no_text_is_refused(request, tmp_path):
+    folder = tmp_path / "embedding"
+    write_random_package(folder, embedding_manifest(causal=False), generator_of(request))
+    with pytest.raises(FormatError, match="generate text only"):
+        rdrr.web(folder)
+    assert not (folder / "web").exists()

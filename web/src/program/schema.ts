@@ -81,6 +81,16 @@ export interface Kernel {
   general?: boolean;
 }
 
+/** The log-probabilities of a token, recorded behind the phases that choose it. The record of step s, at s modulo the words of the ring, has 2 + 2 `top` words: the logarithm of the sum of exp(logit), the logit of the token, and logit and id of the most probable tokens. */
+export interface Logprobs {
+  /** Number of most probable tokens in a record. */
+  top: number;
+  /** Index of the range of the records, as many as the ring has words. */
+  records: number;
+  /** The phases. */
+  phases: readonly Phase[];
+}
+
 /** What a device must support. The largest binding is the largest range. */
 export interface Needs {
   /** WebGPU features, by WebGPU's names. */
@@ -190,7 +200,23 @@ export interface RowsPart {
   rows: number;
 }
 
-/** Sampling on the device. The attributes but the last two are indices of ranges. */
+/** A pass that leaves a row of values for each token of a text, from its first token on. */
+export interface RowsPass {
+  /** Most rows. */
+  rows: number | Growing;
+  /** The phases. */
+  phases: readonly Phase[];
+  /** Index of the range of the result, [rows, stride] bytes. */
+  result: number;
+  /** Values of a row. */
+  width: number;
+  /** Bytes from one row to the next. */
+  stride: number;
+  /** Type of the values. */
+  dtype: "F16" | "F32";
+}
+
+/** Sampling on the device. The attributes up to `entries` are indices of ranges. */
 export interface Sampler {
   /** The record `sampler`. */
   params: number;
@@ -208,6 +234,8 @@ export interface Sampler {
   scatter: Phase;
   /** The phases by options, one of each. */
   samplings: readonly Sampling[];
+  /** What records log-probabilities; null in programs that cannot. */
+  logprobs?: Logprobs | null;
 }
 
 /** The phases that sample instead of `Pass.sample`, for some options. */
@@ -295,7 +323,7 @@ export interface Program {
   needs: Needs;
   /** The records that the host writes, by name. */
   records: Record<string, RecordFields>;
-  /** WGSL by its SHA-256, without comments. */
+  /** WGSL by its SHA-256, without comments; a file may leave out those of a pool. */
   shaders: Record<string, string>;
   /** Pipelines. */
   kernels: readonly Kernel[];
@@ -309,8 +337,12 @@ export interface Program {
   ring: number;
   /** What fills the buffers, in order. */
   load: readonly (Constant | Rope | Vector | Rows | Repack)[];
-  /** The passes; the first is `decode`, and the others are for prompts, shortest first. */
+  /** The passes; the first is `decode`, and the others are for prompts, shortest first. A model that generates no text has none. */
   passes: readonly Pass[];
-  /** Sampling on the device. */
-  sampler: Sampler;
+  /** Sampling on the device; null where there are no passes. */
+  sampler?: Sampler | null;
+  /** Leaves the hidden states after the final norm, of which embeddings and labels are made; null for a package that makes neither. */
+  hidden?: RowsPass | null;
+  /** Leaves the logits behind each token; null if they were not asked for. */
+  scores?: RowsPass | null;
 }

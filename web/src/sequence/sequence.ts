@@ -90,6 +90,7 @@ export class Sequence {
   private async begin(options: Generation, seen: readonly number[]): Promise<readonly Phase[]> {
     const { player } = this;
     const { sampler, records } = player.program;
+    if (!sampler) throw new RdrrError('usage', 'the program generates no text');
     player.write(sampler.params, samplerWords(records, options, BigInt(options.seed ?? freshSeed()), options));
     player.clear(sampler.counts);
     player.clear(sampler.bias);
