@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,17 +84,18 @@ class LoadedPackage(Closing):
         Raises:
             UsageError: An element of `ids` is not an id of the model.
         """
-        ids = token_ids(ids, "`ids`")
+        checked = list(ids) if isinstance(ids, Iterable) else token_ids(ids, "`ids`")
+        text = self._codec.decode(checked)
         vocab_size = self.package.manifest.architecture.vocab_size
-        unknown = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
         # A tokenizer may have tokens that the model was never given.
-        if any(token_id < 0 or self._codec.token(token_id) is None for token_id in unknown):
-            raise UsageError(
-                "there is no token of this id",
-                expected=f"0 to {vocab_size - 1}",
-                found=unknown[0],
-            )
-        return self._codec.decode(ids)
+        for token_id in checked:
+            if token_id >= vocab_size and self._codec.token(token_id) is None:
+                raise UsageError(
+                    "not a token id of the model",
+                    expected=f"0 to {vocab_size - 1}",
+                    found=token_id,
+                )
+        return text
 
     def _check_head(self) -> None:
         """Check that the model predicts tokens.
