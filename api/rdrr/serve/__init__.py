@@ -15,7 +15,8 @@
     sse        streams of events
     guards     keys, hosts and sizes, checked before a request is read
     metrics    what /metrics counts
-    worker     the thread that owns the model: it runs all jobs, and loads the model again
+    worker     the thread that owns the model: it takes jobs, and loads the model again
+    lanes      how jobs share the model: in passes together, or one after the other
     jobs       a prompt, how it is continued, and where its text goes
 
 A module imports only modules below it in this list. HTTP never waits for the model: a route hands

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from rdrr.serve import anthropic, infill, ollama, openai, scoring
 from rdrr.serve.chats import prompt_of
 from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
+from rdrr.serve.lanes import TOO_LATE
 from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
 from rdrr.serve.pool import UNKNOWN_MODEL, Offer, Pool, pool_of
@@ -32,7 +33,7 @@ from rdrr.serve.requests import (
 )
 from rdrr.serve.responses import Responses, ResponsesRequest
 from rdrr.serve.texts import Service, Texts, is_too_long
-from rdrr.serve.worker import TOO_LATE, BusyError
+from rdrr.serve.worker import BusyError
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
