@@ -31,7 +31,8 @@ from rdrr.serve.requests import (
     CompletionRequest,
     ignored_fields,
 )
-from rdrr.serve.responses import Responses, ResponsesRequest
+from rdrr.serve.response_requests import ResponsesRequest
+from rdrr.serve.responses import Responses
 from rdrr.serve.texts import Service, Texts, is_too_long
 from rdrr.serve.worker import BusyError
 
