@@ -12,11 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import FormatError, UsageError
+from rdrr_format.errors import UsageError
 from rdrr_format.locations import is_hub, is_url, local_path, parse_hub, remote_url
 from rdrr_format.stores import LocalStore, replace_file, store_errors
 
 from rdrr._backends import resolve_hints
+from rdrr._web_refusals import check_loads, check_text, refuse_package
 
 if TYPE_CHECKING:
     from rdrr_device.capabilities import Capabilities
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "rdrr-web", 1
 INDEX, PROGRAMS = "index.json", "programs"
-DECODED = ("F32", "F16", "BF16", "Q8_0", "Q4_K", "Q4_K_M", "Q6_K")
-"""Types that a browser decodes when it loads a tensor which no kernel reads as it is stored."""
 
 TEXTS = {
     "config": "tokenizer_config.json",
@@ -122,7 +121,7 @@ def web(
         message = "a package that is not on this machine needs a `directory`"
         raise UsageError(message, found=path)
     package = open_package(path, follow_links=follow_links, bare=True)
-    _refuse(package)
+    refuse_package(package)
     location = locate(path, follow_links=follow_links)
     folder = _directory(path, location, directory)
     content = location.read_manifest()
@@ -159,54 +158,6 @@ _Planned = tuple[tuple[str, ...], "Program", bytes]
 """Names of the targets of a program, the program, and its file."""
 
 
-def _refuse(package: Package) -> None:
-    """Refuse a package that the runtime in the browser does not read.
-
-    Raises:
-        FormatError: It is one.
-    """
-    manifest, hint = package.manifest, "convert the model again with `rdrr convert`"
-    if package.generation != "current":
-        raise FormatError(
-            "browsers read manifests of the current generation only",
-            where=package.where,
-            found=package.generation,
-            hint=hint,
-        )
-    for shard in manifest.shards:
-        if shard.compression is not None:
-            raise FormatError(
-                "browsers read shards that are not compressed",
-                where=shard.filename,
-                found=shard.compression,
-                hint=f"{hint}, without `compress`",
-            )
-    _refuse_tokenizer(package)
-
-
-def _refuse_tokenizer(package: Package) -> None:
-    """Refuse a package whose tokenizer browsers would read differently.
-
-    Raises:
-        FormatError: It is one.
-    """
-    from rdrr_format.bounded_json import parse_json
-    from rdrr_format.bounded_tokenizer import JSON_BOUNDS
-
-    from rdrr._web_text import unread_in_browsers
-
-    content = package.tokenizer_bytes()
-    tokenizer = None if content is None else parse_json(content, JSON_BOUNDS)
-    unread = unread_in_browsers(tokenizer) if isinstance(tokenizer, dict) else None
-    if unread is not None:
-        raise FormatError(
-            "browsers would read texts as other token ids than Python does",
-            where=package.where,
-            found=unread,
-            hint="browsers run models with other tokenizers only",
-        )
-
-
 def _described(paths: Sequence[str | Path]) -> dict[str, Capabilities]:
     from rdrr._explanation import planned_for
     from rdrr._web_targets import TARGETS
@@ -240,53 +191,12 @@ def _programs(
         program = make_program(
             package, capabilities, policy, most_context=most_context, kv_dtype=kv_dtype
         )
-        _check_text(package, program)
-        _check_loads(program)
+        check_text(package, program)
+        check_loads(program)
         content = program_bytes(program)
         names = planned[content][0] if content in planned else ()
         planned[content] = ((*names, name), program, content)
     return list(planned.values())
-
-
-def _check_text(package: Package, program: Program) -> None:
-    """Refuse a program that generates no text.
-
-    Raises:
-        FormatError: It is that of an embedding model.
-    """
-    if program.sampler is None or not program.passes:
-        raise FormatError(
-            "browsers run models that generate text only",
-            where=package.where,
-            found="a model of embeddings or labels",
-            hint="`rdrr embed` runs it in Python",
-        )
-
-
-def _check_loads(program: Program) -> None:
-    """Refuse a program whose tensors a browser cannot decode.
-
-    Raises:
-        FormatError: There is such a tensor.
-    """
-    from rdrr_runtime.program.steps import Rows, Vector
-
-    for step in program.load:
-        if isinstance(step, Vector):
-            decoded = [(part.tensor, part.dtype) for part in step.parts]
-        elif isinstance(step, Rows) and step.decoded is not None:
-            decoded = [(step.tensor, step.dtype)]
-        else:
-            continue
-        for tensor, dtype in decoded:
-            if dtype.upper() not in DECODED:
-                raise FormatError(
-                    "browsers cannot decode the tensor when they load it",
-                    where=tensor,
-                    expected=f"{', '.join(DECODED)}, or a type that kernels read as it is stored",
-                    found=dtype,
-                    hint="convert the model to another type, or without the kernel hint",
-                )
 
 
 def _entry(program: Program, content: bytes) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""What browsers cannot run, of the packages and the programs that `web` writes for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rdrr_format.errors import FormatError
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.program.schema import Program
+
+DECODED = ("F32", "F16", "BF16", "Q8_0", "Q4_K", "Q4_K_M", "Q6_K")
+"""Types that a browser decodes when it loads a tensor which no kernel reads as it is stored."""
+
+
+def refuse_package(package: Package) -> None:
+    """Refuse a package that the runtime in the browser does not read.
+
+    Raises:
+        FormatError: It is one.
+    """
+    manifest, hint = package.manifest, "convert the model again with `rdrr convert`"
+    if package.generation != "current":
+        raise FormatError(
+            "browsers read manifests of the current generation only",
+            where=package.where,
+            found=package.generation,
+            hint=hint,
+        )
+    for shard in manifest.shards:
+        if shard.compression is not None:
+            raise FormatError(
+                "browsers read shards that are not compressed",
+                where=shard.filename,
+                found=shard.compression,
+                hint=f"{hint}, without `compress`",
+            )
+    _refuse_tokenizer(package)
+
+
+def _refuse_tokenizer(package: Package) -> None:
+    """Refuse a package whose tokenizer browsers would read differently.
+
+    Raises:
+        FormatError: It is one.
+    """
+    from rdrr_format.bounded_json import parse_json
+    from rdrr_format.bounded_tokenizer import JSON_BOUNDS
+
+    from rdrr._web_text import unread_in_browsers
+
+    content = package.tokenizer_bytes()
+    tokenizer = None if content is None else parse_json(content, JSON_BOUNDS)
+    unread = unread_in_browsers(tokenizer) if isinstance(tokenizer, dict) else None
+    if unread is not None:
+        raise FormatError(
+            "browsers would read texts as other token ids than Python does",
+            where=package.where,
+            found=unread,
+            hint="browsers run models with other tokenizers only",
+        )
+
+
+def check_text(package: Package, program: Program) -> None:
+    """Refuse a program that generates no text.
+
+    Raises:
+        FormatError: It is that of an embedding model.
+    """
+    if program.sampler is None or not program.passes:
+        raise FormatError(
+            "browsers run models that generate text only",
+            where=package.where,
+            found="a model of embeddings or labels",
+            hint="`rdrr embed` runs it in Python",
+        )
+
+
+def check_loads(program: Program) -> None:
+    """Refuse a program whose tensors a browser cannot decode.
+
+    Raises:
+        FormatError: There is such a tensor.
+    """
+    from rdrr_runtime.program.steps import Rows, Vector
+
+    for step in program.load:
+        if isinstance(step, Vector):
+            decoded = [(part.tensor, part.dtype) for part in step.parts]
+        elif isinstance(step, Rows) and step.decoded is not None:
+            decoded = [(step.tensor, step.dtype)]
+        else:
+            continue
+        for tensor, dtype in decoded:
+            if dtype.upper() not in DECODED:
+                raise FormatError(
+                    "browsers cannot decode the tensor when they load it",
+                    where=tensor,
+                    expected=f"{', '.join(DECODED)}, or a type that kernels read as it is stored",
+                    found=dtype,
+                    hint="convert the model to another type, or without the kernel hint",
+                )
