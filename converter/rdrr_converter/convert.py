@@ -51,7 +51,8 @@ from rdrr_converter.output.report import (
     requantization_notes,
 )
 from rdrr_converter.output.target import PackageOutput, Target, open_output
-from rdrr_converter.plan import ConversionPlan, make_plan
+from rdrr_converter.plan import ConversionPlan
+from rdrr_converter.planning import make_plan
 from rdrr_converter.progress import Progress, ProgressCallback
 from rdrr_converter.reading.architecture import choose_architecture
 from rdrr_converter.reading.model import SourceModel, read_model

@@ -14,7 +14,7 @@ from rdrr_converter.checkpoint.magnitudes import Magnitudes, measure
 from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.lost_lines import LineCheck
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.plan import make_plan
+from rdrr_converter.planning import make_plan
 from rdrr_converter.progress import Progress
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.model import read_model

@@ -8,7 +8,7 @@ from rdrr_converter.architectures import find_architecture
 from rdrr_converter.check_options import check_options
 from rdrr_converter.checkpoint.magnitudes import Magnitudes
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.plan import make_plan
+from rdrr_converter.planning import make_plan
 from rdrr_converter.reading.model import read_model
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, UsageError
