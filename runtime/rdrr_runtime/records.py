@@ -107,9 +107,10 @@ RECORDS: Mapping[str, RecordTable] = MappingProxyType(
         "sampler": SAMPLER,
         "entries": ENTRIES_HEADER,
         "entry": ENTRY,
+        "segment": SEGMENT,
     }
 )
-"""All records by the names that a program gives them; a program runs no packed texts."""
+"""All records by the names that a program gives them."""
 
 
 def pack_step(

@@ -13,7 +13,6 @@ import pytest
 from rdrr_runtime.phases.phase import FOLDER
 from rdrr_runtime.records import (
     RECORDS,
-    SEGMENT,
     entries_of,
     pack_entries,
     pack_params,
@@ -63,7 +62,7 @@ def test_a_segment_is_repeated_for_each_row_of_its_text():
     ],
 )
 def test_a_record_has_the_fields_that_the_shader_declares(name, shader, structure):
-    records = {**RECORDS, "segment": SEGMENT}
+    records = RECORDS
     assert declared(FOLDER.render(shader), structure) == dict(records[name].fields)
 
 

@@ -149,6 +149,9 @@ def _rows_pass_faults(program: Program, where: str, listed: RowsPass) -> Iterato
     if listed.stride < width:
         yield f"{where}.stride", f"at least {width} bytes", listed.stride
     yield from _range_fault(program, f"{where}.result", listed.result, rows * listed.stride)
+    if listed.segments is not None:
+        least = 4 * RECORDS["segment"].words * rows
+        yield from _range_fault(program, f"{where}.segments", listed.segments, least)
     for index, phase in enumerate(listed.phases):
         yield from _phase_faults(program, f"{where}.phases.{index}", phase, rows)
 

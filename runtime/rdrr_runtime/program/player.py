@@ -20,7 +20,14 @@ from rdrr_runtime.program.checks import number
 from rdrr_runtime.program.generation import PlayedGeneration
 from rdrr_runtime.program.loaded import LoadedProgram
 from rdrr_runtime.program.schema import Program, RowsPass, Sampler, Sampling
-from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
+from rdrr_runtime.records import (
+    entries_of,
+    pack_entries,
+    pack_params,
+    pack_segments,
+    pack_step,
+    searches_of,
+)
 from rdrr_runtime.sampling.finite import check_hidden, check_logits
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
@@ -145,6 +152,10 @@ class Player(Closing):
         for start in range(0, len(ids), number(listed.rows)):
             some = ids[start : start + number(listed.rows)]
             self._write_step(some, start)
+            if listed.segments is not None:
+                # The text is one segment, whose tokens all have the first type.
+                words = pack_segments([0], [len(some)], [0] * len(some))
+                self.device.write(self._range(listed.segments), words)
             self.device.submit(phases, len(some))
             data = self.device.read(self._range(listed.result), 0, listed.stride * len(some))
             rows = data.reshape(len(some), listed.stride)[:, : listed.width * dtype.itemsize]

@@ -194,6 +194,8 @@ class RowsPass(ProgramModel):
         width: Values of a row.
         stride: Bytes from one row to the next.
         dtype: Type of the values.
+        segments: Index of the range of a record `segment` for each row, in models whose rows attend
+            to all rows of their text; the host writes them before the pass. None in others.
     """
 
     rows: Amount
@@ -202,6 +204,7 @@ class RowsPass(ProgramModel):
     width: Size
     stride: Size
     dtype: Literal["F16", "F32"]
+    segments: Index | None = None
 
 
 class Sampling(ProgramModel):

@@ -68,7 +68,7 @@ def stated(
     hidden = None
     if _has_hidden(package):
         width, values = package.graph.output_size, plan.value_bytes
-        hidden = _rows_pass(tables, plan.lowered(HIDDEN), width, values)
+        hidden = _rows_pass(tables, plan.lowered(HIDDEN), width, values, plan.state.segments)
     scored = _rows_pass(tables, plan.lowered(SCORE), vocabulary, 4) if passes and scores else None
     constants = (_stages(tables, buffers),) if passes else ()
     return schema.Program(
@@ -127,7 +127,13 @@ def _has_hidden(package: Package) -> bool:
     return makes or not package.graph.is_causal
 
 
-def _rows_pass(tables: Tables, lowered: LoweredPass, width: int, values: int) -> schema.RowsPass:
+def _rows_pass(
+    tables: Tables,
+    lowered: LoweredPass,
+    width: int,
+    values: int,
+    segments: BufferSlice | None = None,
+) -> schema.RowsPass:
     """Return a pass whose result has rows of a width in values of some bytes."""
     padded = width if lowered.spec.logits is Logits.ALL else -(-width // LANES) * LANES
     facts = {
@@ -137,6 +143,7 @@ def _rows_pass(tables: Tables, lowered: LoweredPass, width: int, values: int) ->
         "width": width,
         "stride": padded * values,
         "dtype": _VALUES[values],
+        "segments": None if segments is None else tables.range(segments),
     }
     return schema.RowsPass.model_validate(facts)
 
@@ -161,7 +168,7 @@ def _roles(
         "kv": [*(layer.keys for layer in caches), *(layer.values for layer in caches)],
         "state": cache.states.whole,
         "rope": plan.ropes,
-        "step": [plan.state.step],
+        "step": [part for part in (plan.state.step, plan.state.segments) if part is not None],
         "ring": [plan.state.ring],
         "logits": [lowered.logits for lowered in passes],
         "sampler": [sampler.params, sampler.counts, sampler.bias, sampler.mask, sampler.entries],

@@ -214,6 +214,8 @@ export interface RowsPass {
   stride: number;
   /** Type of the values. */
   dtype: "F16" | "F32";
+  /** Index of the range of a record `segment` for each row, in models whose rows attend to all rows of their text; the host writes them before the pass. null in others. */
+  segments?: number | null;
 }
 
 /** Sampling on the device. The attributes up to `entries` are indices of ranges. */
