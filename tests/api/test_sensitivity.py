@@ -26,6 +26,11 @@ def opened(model, tmp_path, **options):
     return open_package(tmp_path / "package")
 
 
+def assert_close(sums, expected):
+    """Two sums of squares agree; those far below the largest are mostly rounding."""
+    np.testing.assert_allclose(sums, expected, rtol=2e-2, atol=1e-5 * expected.max())
+
+
 def gradients_of(model, drawn):
     """The gradients in transformers of the log-probability of drawn tokens."""
     model.zero_grad()
@@ -54,8 +59,8 @@ def test_squares_of_gradients_are_those_of_transformers(tmp_path, rng, name, lea
         if gradient is None or gradient.dim() != 2:
             continue  # a part of what is one matrix there, or of another name
         squares = gradient.double().square()
-        np.testing.assert_allclose(matrix.rows, squares.sum(1).numpy(), rtol=2e-2, atol=1e-9)
-        np.testing.assert_allclose(matrix.columns, squares.sum(0).numpy(), rtol=2e-2, atol=1e-9)
+        assert_close(matrix.rows, squares.sum(1).numpy())
+        assert_close(matrix.columns, squares.sum(0).numpy())
         compared += 1
     assert compared >= least
     assert measured.loss > 0
