@@ -137,7 +137,11 @@ def test_an_embedding_that_is_also_the_head_may_be_larger_than_a_binding(device,
     backend.close()
 
 
-@pytest.mark.parametrize("sampling", [None, PENALIZED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(None, marks=pytest.mark.thorough), PENALIZED],
+    ids=["greedy", "sampled"],
+)
 def test_the_log_probabilities_are_those_of_the_runtime(player, backend, prompt, sampling):
     """More tokens than the ring has records."""
     recorded, expected, tokens = Logprobs(3), Logprobs(3), 70
