@@ -33,14 +33,15 @@ MODULES = [
 def reranker(folder, rng, answers=("yes", "no"), *, tied=True, ids=None):
     """Write a language model with the module; return the rows of its output matrix for the answers.
 
-    The tokens of two bytes that no text has get the names of the answers.
+    The tokens of three bytes that no text has become those of the answers and of a part of one.
     """
     tiny = TinyModel("qwen3", 256, (("tie_word_embeddings", tied),))
     make_checkpoint(tiny, folder, rng, dtype="float32", num_hidden_layers=2)
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = tokenizer["model"]["vocab"]
-    answer_ids = [vocab.pop(byte) for byte in ("þ", "ÿ")]
+    vocab["ye"], *answer_ids = (vocab.pop(byte) for byte in ("ý", "þ", "ÿ"))
     vocab |= dict(zip(("yes", "no"), answer_ids, strict=True))
+    tokenizer["model"]["merges"] = [["y", "e"], ["ye", "s"], ["n", "o"]]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     stated = [vocab[answer] for answer in answers] if ids is None else ids
     (folder / "modules.json").write_text(json.dumps(MODULES), encoding="utf-8")

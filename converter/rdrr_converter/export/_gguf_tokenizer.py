@@ -28,6 +28,7 @@ from rdrr_converter.gguf.tokenizer import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    merged_token,
 )
 from rdrr_converter.tokenizer.files import TOKENIZER_JSON
 
@@ -122,10 +123,12 @@ def _merges(tokenizer: Mapping[str, Any]) -> list[str]:
 
 
 def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
-    del entries
     merges = _merges(tokenizer)
     fields: Entries = {f"{PREFIX}merges": merges} if merges else {}
     notes = () if merges else ("llama.cpp refuses a byte-level tokenizer without merges",)
+    if not merges and merged_token(entries[f"{PREFIX}tokens"], entries[f"{PREFIX}token_type"]):
+        # Without it, the file would look like those whose merges are lost.
+        fields[_WHOLE] = json.dumps(tokenizer)
     ignores = bool(tokenizer["model"].get("ignore_merges"))
     cut = _relevant_fields(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
     for name, row in PRETOKENIZERS.items():

@@ -63,6 +63,12 @@ def tokenizer_files(
     return contents, generation, notes
 
 
+def merged_token(tokens: Sequence[str], types: Sequence[int]) -> str | None:
+    """Return a byte-level token that only merges give, or None where all are single bytes."""
+    pairs = zip(tokens, types, strict=True)
+    return next((token for token, kind in pairs if kind == NORMAL and len(token) > 1), None)
+
+
 def _dump(value: object) -> bytes:
     # Without an indent json uses its C encoder, three times as fast on large vocabularies.
     return json.dumps(value, ensure_ascii=False).encode()
@@ -190,8 +196,9 @@ class _Vocabulary:
         name = self._metadata.get(f"{PREFIX}pre")
         if self._pre is None:
             return None, (f"the pre-tokenizer {name!r} of the GGUF is unknown",)
-        if not self._list("merges", str):
-            return None, ("the GGUF has no merges, without which its tokens cannot be told apart",)
+        never = None if self._list("merges", str) else merged_token(self._tokens, self._types)
+        if never is not None:
+            return None, (f"the GGUF has no merges, without which no text has the token {never!r}",)
         if name in (None, ASSUMED):
             note = "the GGUF does not name its pre-tokenizer: that of GPT-2 is assumed"
             return self._byte_level(self._pre), (note,)

@@ -150,6 +150,25 @@ def test_the_merges_of_gemma_4_are_stated(through_gguf):
         assert ours.encode(text).ids == theirs.encode(text).ids
 
 
+@pytest.mark.parametrize("longest", [1, 20], ids=["single bytes", "words without merges"])
+def test_a_byte_level_tokenizer_without_merges_is_read_back(through_gguf, longest):
+    """A file of words must not look like those whose merges are lost."""
+    tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    words = tokenizer["model"]["vocab"]
+    words = {word: i for word, i in words.items() if len(word) <= longest or word in special}
+    tokenizer["model"] |= {"vocab": words, "merges": []}
+    entries, files, _, notes = through_gguf(tokenizer)
+    assert notes == ("llama.cpp refuses a byte-level tokenizer without merges",)
+    assert ("tokenizer.huggingface.json" in entries) == (longest > 1)
+    ours, theirs = (
+        Tokenizer.from_str(text)
+        for text in (files["tokenizer.json"].decode(), json.dumps(tokenizer))
+    )
+    for text in TEXTS:
+        assert ours.encode(text).ids == theirs.encode(text).ids
+
+
 def test_special_tokens_and_the_chat_template_are_exported(through_gguf):
     settings = {"chat_template": "{{ messages }}", "unk_token": {"content": "<pad>"}}
     block = {"bosTokenId": 1, "padTokenId": 0, "addBosToken": True, "addEosToken": False}

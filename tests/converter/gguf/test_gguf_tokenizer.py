@@ -293,6 +293,29 @@ def test_byte_level_tokens_without_merges_are_no_tokenizer(tmp_path):
         assert any("no merges" in note for note in source.notes) != is_there
 
 
+@pytest.mark.parametrize("merges", [{}, {"tokenizer.ggml.merges": []}], ids=["missing", "empty"])
+@pytest.mark.parametrize(
+    ("kind", "is_there"),
+    [(1, False), (3, True), (4, True), (5, True)],
+    ids=["normal", "control", "user-defined", "unused"],
+)
+def test_only_normal_tokens_of_several_bytes_need_merges(merges, kind, is_there):
+    entries = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": ["b", "a", "ab"],
+        "tokenizer.ggml.token_type": [1, 1, kind],
+    }
+    files, _, notes = tokenizer_files(entries | merges, "m.gguf")
+    assert (
+        any("no merges, without which no text has the token 'ab'" in n for n in notes) != is_there
+    )
+    assert ("tokenizer.json" in files) == is_there
+    if is_there:
+        tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+        assert tokenizer.encode("bba").ids == [0, 0, 1]
+
+
 def test_tokens_that_a_file_suppresses_are_noted(tmp_path):
     path = write_gguf(
         EXAMPLE, tmp_path / "m.gguf", metadata={"tokenizer.ggml.suppress_tokens": [5, 6]}
