@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.convert import convert
 from rdrr_converter.encode import quantize, verify
 from rdrr_converter.encode.measure import ErrorMeter
 from rdrr_converter.output.report import ConversionResult
+from rdrr_converter.reading import scan
 from rdrr_format import shard_reader, shard_writer
 from rdrr_format.codecs import CODECS, Codec, _signed_search, affine
 from shapes import SHAPES
 from synthesize import synthesize
 
 STEPS = (
-    ("find the largest value", SourceTensor, "magnitude"),
+    ("find the largest values", scan, "measure_finite"),
     ("read to quantize", quantize, "read_chunk"),
     ("quantize", Codec, "quantize"),
     ("  of it, the search of Q4_K", affine, "search_groups"),

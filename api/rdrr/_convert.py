@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Unpack
 
 from rdrr_converter.options import ConvertKeywords, ConvertOptions
+from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _CARRIED = ("arch", "allow_unread", "lora", "follow_links", "workers")
 """Options that say how the checkpoint is read."""
 
 
+@explained
 def convert(
     source: str | Path,
     destination: str | Path,

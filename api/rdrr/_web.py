@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
 from rdrr_format.locations import is_hub, is_url, local_path, parse_hub, remote_url
+from rdrr_format.misuse import explained
 from rdrr_format.stores import LocalStore, replace_file, store_errors
 
 from rdrr._backends import resolve_hints
@@ -83,6 +84,7 @@ class WebFiles:
         }
 
 
+@explained
 def web(
     path: str | Path,
     directory: str | Path | None = None,

@@ -147,6 +147,7 @@ class PackageOptions:
     size: int | None = option(
         None,
         "Most bytes of all shards: the types of the weights are chosen by measured error.",
+        metavar="LIMIT",
         in_bytes=True,
         minimum=1,
     )

@@ -18,7 +18,7 @@ from support.commands import ROOT
 pytest.importorskip("hatchling", reason="`make setup` installs the build backend")
 
 COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api")
-DATA = (".wgsl", ".html", ".json", ".typed")
+DATA = (".wgsl", ".html", ".css", ".js", ".json", ".txt", ".typed")
 """Suffixes of files besides Python modules that the packages, or type checkers, read."""
 
 _BUILD = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"

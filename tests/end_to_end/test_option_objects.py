@@ -145,6 +145,6 @@ def test_a_prompt_of_another_type_is_refused_with_both_that_are_taken(model, pro
 
 
 def test_sampling_values_are_never_given_by_position():
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError, match="too many positional arguments"):
         SamplingParams(0.9)
     assert {field_.kw_only for field_ in fields(SamplingParams)} == {True}

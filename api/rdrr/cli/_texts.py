@@ -29,7 +29,7 @@ Input: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--input",
-        metavar="FILE",
+        metavar="FILE.jsonl",
         help="File of texts (.jsonl): each line is a string, or an object with `text`.",
     ),
 ]
