@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rdrr_device.capabilities import DEFAULT_LIMITS, MATRIX_FEATURE, Capabilities, MatrixShape
+from rdrr_device.capabilities import DEFAULT_LIMITS, Capabilities, MatrixShape
 from rdrr_device.device import Device
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL
@@ -16,11 +16,11 @@ from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
+from support.lowered import MATRIX_SHAPES, WITH_MATRICES
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 ROWS = 40
-SHAPES = (MatrixShape(16, 16, 16, "f16", "f32"),)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def package(request, tmp_path_factory):
 def with_matrices(monkeypatch):
     stated = Device.capabilities.fget
     monkeypatch.setattr(
-        Device, "capabilities", property(lambda self: replace(stated(self), matrices=SHAPES))
+        Device, "capabilities", property(lambda self: replace(stated(self), matrices=MATRIX_SHAPES))
     )
 
 
@@ -61,17 +61,9 @@ def product_kernels(package, capabilities: Capabilities, **hints: str) -> set[st
     }
 
 
-STATED = Capabilities(
-    features=frozenset({"shader-f16", "subgroup", MATRIX_FEATURE}),
-    limits=DEFAULT_LIMITS | {"max-compute-workgroup-storage-size": 49_152},
-    subgroup_sizes=(32, 32),
-    matrices=SHAPES,
-)
-
-
 def test_the_shapes_of_a_device_decide_and_hints_keep_other_arithmetic(package):
     def kernels(**changed: object) -> set[str]:
-        return product_kernels(package, replace(STATED, **changed))
+        return product_kernels(package, replace(WITH_MATRICES, **changed))
 
     matrices, tiles = {"matmul_subgroup"}, {"matmul_int8"}
     assert kernels() == matrices
@@ -79,5 +71,5 @@ def test_the_shapes_of_a_device_decide_and_hints_keep_other_arithmetic(package):
     assert kernels(matrices=(MatrixShape(16, 16, 16, "f16", "f16"),)) == tiles
     assert kernels(subgroup_sizes=(8, 32)) == tiles
     assert kernels(limits=DEFAULT_LIMITS) == tiles  # 16 KiB of workgroup memory
-    assert product_kernels(package, STATED, q4kMatmul="fused_q4k_int8") == tiles
-    assert product_kernels(package, STATED, computePrecision="f32") == {"matmul_tiled"}
+    assert product_kernels(package, WITH_MATRICES, q4kMatmul="fused_q4k_int8") == tiles
+    assert product_kernels(package, WITH_MATRICES, computePrecision="f32") == {"matmul_tiled"}

@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rdrr_device.capabilities import (
+    DEFAULT_LIMITS,
+    MATRIX_FEATURE,
+    Capabilities,
+    MatrixShape,
+)
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.kernels import Kernel
@@ -24,7 +30,7 @@ from rdrr_runtime.compile.pass_spec import (
     batch_fill,
     batch_of,
 )
-from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.plan import Plan, dry_run_plan
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
@@ -86,6 +92,22 @@ def empty_package(folder: Path, manifest: dict[str, Any]) -> Package:
     write_manifest(folder, manifest)
     (folder / manifest["tokenizer"]["file"]).write_text("{}", encoding="utf-8")
     return open_package(folder)
+
+
+MATRIX_SHAPES = (MatrixShape(16, 16, 16, "f16", "f32"),)
+WITH_MATRICES = Capabilities(
+    features=frozenset({"shader-f16", "subgroup", MATRIX_FEATURE}),
+    limits=DEFAULT_LIMITS | {"max-compute-workgroup-storage-size": 49_152},
+    subgroup_sizes=(32, 32),
+    matrices=MATRIX_SHAPES,
+)
+"""A device whose subgroups multiply matrices."""
+
+
+def kernels_of_matrices(package: Package) -> Iterator[Kernel]:
+    """Yield the kernels of a prompt on a device whose subgroups multiply matrices."""
+    plan = dry_run_plan(package, WITH_MATRICES, Policy(), CONTEXT, "f16")
+    yield from (as_dispatch(phase).kernel for phase in plan.lowered(PREFILL).phases)
 
 
 def kernels_of(

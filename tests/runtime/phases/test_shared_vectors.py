@@ -28,6 +28,7 @@ from support.lowered import (
     empty_package,
     kernels_of,
     kernels_of_loading,
+    kernels_of_matrices,
     kernels_of_sampling,
 )
 from support.op_examples import EXAMPLES
@@ -122,6 +123,8 @@ def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> 
         labels |= {other.source: other.label for other in chain(*others)}
     labels |= {op.source: op.label for op in kernels_of_ops(bench)}
     labels |= {kernel.source: kernel.label for kernel in kernels_of_linear_attention(bench)}
+    prompts = kernels_of_matrices(empty_package(tmp_path / "matrices", llama_manifest()))
+    labels |= {kernel.source: kernel.label for kernel in prompts}
     racing = {label: writes for text, label in labels.items() if (writes := component_writes(text))}
     assert racing == {}
     shaders = {label.partition(".")[0] for label in labels.values()}
