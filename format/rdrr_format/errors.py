@@ -27,6 +27,9 @@ from rdrr_format.printing import printable, shortened
 MAX_WHERE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
 """Maximum lengths in characters of `where`, `expected`, `found` and a whole message."""
 
+MAX_WORDS = 900
+"""Maximum length of what is wrong and of the hint, which may repeat a key of a file."""
+
 
 class RdrrError(Exception):
     """Base of all errors that a user can cause.
@@ -50,11 +53,11 @@ class RdrrError(Exception):
         found: object = None,
         hint: str | None = None,
     ) -> None:
-        self.message = message
+        self.message = shortened(message, MAX_WORDS)
         self.where = _fact(where, MAX_WHERE)
         self.expected = _fact(expected, MAX_EXPECTED)
         self.found = _fact(found, MAX_FOUND)
-        self.hint = hint
+        self.hint = _fact(hint, MAX_WORDS)
         super().__init__(self.line())
 
     def line(self) -> str:

@@ -61,10 +61,15 @@ def _obeys() -> None:
 
 
 class _LongError(FormatError):
-    """An error that does not shorten its message."""
+    """An error that neither shortens nor escapes its message."""
 
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, message: str) -> None:
+        self._given = message
+        super().__init__(message)
+
+    def line(self) -> str:
+        """Return the message as it was given."""
+        return self._given
 
 
 def _exits() -> None:

@@ -134,6 +134,7 @@ def test_a_message_is_one_harmless_line_of_less_than_2000_characters(part):
     line = str(error)
     assert line.isprintable()
     assert MAX_LINE // 8 < len(line) <= MAX_LINE < 2000
+    assert max(map(len, error.as_dict().values())) < 2000
     assert str(RdrrError("wrong", **{part: "short"} if part != "message" else {}))
 
 
