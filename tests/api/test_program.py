@@ -32,6 +32,7 @@ def test_a_program_is_written_and_played(made_package, tmp_path):
     written = rdrr.export_program(made_package, tmp_path / "program.json", shaders=pool)
     assert written.new_shaders == len(written.program.shaders)
     assert written.size == (tmp_path / "program.json").stat().st_size
+    assert len(repr(written)) < 250
     contexts = written.program.contexts
     options = rdrr.SamplingParams(temperature=0.7, top_p=0.9, seed=5, repeat_penalty=1.1)
     with rdrr.load(made_package, backend="wgpu", context=contexts.least) as model:

@@ -380,3 +380,15 @@ def test_architectures_lists_all_that_convert_and_claims_what_was_recorded():
     wrong = rdrr("architectures", "quen3")
     assert wrong.code == 2
     assert "did you mean qwen3?" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("generate", 'a prompt is given by -p: -p "TEXT"'),
+        ("chat", "for one answer: rdrr generate 'a package' -p 'hi there'"),
+        ("validate", "see `rdrr validate --help`"),
+    ],
+)
+def test_a_prompt_without_its_flag_is_answered_with_the_command_that_works(command, advice):
+    assert error_line(rdrr(command, "a package", "hi there")).endswith(advice)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -132,7 +133,7 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         return _fail(_with_command(error, [program, *arguments]), arguments)
     except _ParserError as error:
         usage = _usage_of(error, program, commands, arguments)
-        hint = _meant_as_prompt(error) or f"see `{usage} --help`"
+        hint = _meant_as_prompt(error, program) or f"see `{usage} --help`"
         message = _other_option(error) or _parser_message(error)
         return _fail(UsageError(message, hint=hint), arguments)
     except OSError as error:
@@ -267,14 +268,18 @@ def _other_option(error: BaseException) -> str | None:
     return f"there is no option {given}; did you mean {meant}?" if meant else None
 
 
-def _meant_as_prompt(error: BaseException) -> str | None:
-    """Return how to give a prompt, where words are left over in a command that has one."""
+def _meant_as_prompt(error: BaseException, program: str) -> str | None:
+    """Return how to give a prompt, where words are left over in a command that answers them."""
+    left_over = re.search(r"unexpected extra arguments?(?:\(s\))? \((.*)\)", str(error))
     context = getattr(error, "ctx", None)
-    flags = getattr(getattr(context, "command", None), "params", ())
-    has_prompt = any(flag.name == "prompt" for flag in flags)
-    if not has_prompt or "unexpected extra argument" not in str(error):
+    if left_over is None or context is None:
         return None
-    return 'a prompt is given by -p: -p "TEXT"'
+    if any(parameter.name == "prompt" for parameter in context.command.params):
+        return 'a prompt is given by -p: -p "TEXT"'
+    if context.info_name != "chat":
+        return None
+    command = [program, "generate", str(context.params["path"]), "-p", left_over[1]]
+    return f"messages are typed in the conversation; for one answer: {shlex.join(command)}"
 
 
 def _usage_of(

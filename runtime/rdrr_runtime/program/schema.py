@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rdrr_format.printing import printable
+
 from rdrr_runtime.program.amounts import Amount, Count, Growing, Hash, Index, ProgramModel, Size
 from rdrr_runtime.program.steps import LoadStep
 
@@ -312,3 +314,7 @@ class Program(ProgramModel):
     sampler: Sampler | None = None
     hidden: RowsPass | None = None
     scores: RowsPass | None = None
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.passes)} passes, {len(self.kernels)} kernels"
+        return printable(f"<Program of {self.model!r}: {counts}, {self.contexts.most} slots>")
