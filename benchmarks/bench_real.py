@@ -7,11 +7,12 @@ The model is a GGUF file, by default SmolLM2-135M-Instruct in Q4_1, which pip fe
 by default the pages of this repository. The file is converted as it is (rows), transposed and
 fused, and to F16. Each package is compared with the exact path of the same package, whose logits
 are kept in host memory (1.6 GB for 8,000 tokens): in passes over many tokens, over 8 and over one,
-the last also as one dispatch where the adapter can run it. llama.cpp is compared with the exact
-path of the F16 package, which has the values of the file. Divergence is that of Kullback and
-Leibler, in nats. `--only rows` (repeatable) leaves out the others, which may run beside it. The
-bounds are those of docs/explanation/numerics.md; two standard errors are allowed on top of those on
-perplexity. The last line is one JSON object.
+the last also as one dispatch where wgpu and the adapter can run it. llama.cpp is compared with the
+exact path of the F16 package, which has the values of the file. Divergence is that of Kullback and
+Leibler, in nats. `--only rows` (repeatable) leaves out the others, which may run beside it;
+`--webgpu dawn` measures through the other implementation. The bounds are those of
+docs/explanation/numerics.md; two standard errors are allowed on top of those on perplexity. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy.typing as npt
 from _script import finish, table
 from bench_quality import EXACT, OneDispatchModel, SmallPassModel
 from peers.llama_cpp import LlamaCpp, PeerContext, PeerModel, UnavailableError, unpacked
+from rdrr._load_options import WEBGPU
 from rdrr.bench.runs import open_device
 
 if TYPE_CHECKING:
@@ -164,10 +166,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if PEER in options.only and options.llama_cpp:
             rdrr.convert(source, work / "peer", **PACKAGES["F16"])
             rows += peer_rows(source, work / "peer", text, options, not_run)
-        with open_device(options.adapter) as device:
+        with open_device(options.adapter, options.webgpu) as device:
             adapter = device.info.name
     tokens = rows[0].result.model.tokens if rows else 0
-    print(f"{source.name} on {adapter}, {tokens} tokens")
+    print(f"{source.name} on {adapter} through {options.webgpu}, {tokens} tokens")
     headings = ("model", "passes over", "perplexity", "difference", "divergence", "same top")
     table(headings, [row.cells() for row in rows])
     for name, reason in not_run.items():
@@ -179,10 +181,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "benchmark": "real",
         "adapter": adapter,
+        "webgpu": options.webgpu,
         "rows": [{"model": r.model, "passes": r.passes, **r.result.as_dict()} for r in rows],
         "not_run": not_run,
         "bounds": [{**vars(bound), "holds": bound.holds} for bound in limits],
     }
+
+
+def loaded_as(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `rdrr.load` that say where a model runs."""
+    places = {"adapter": options.adapter, "webgpu": options.webgpu}
+    return {"backend": "wgpu", "context": options.window, **places}
+
+
+def load_exact(package: Path, options: argparse.Namespace) -> rdrr.Model:
+    """Load a package on the exact path."""
+    import rdrr
+
+    return rdrr.load(package, **loaded_as(options), **EXACT)
 
 
 def package_rows(name: str, package: Path, text: str, options: argparse.Namespace) -> Iterator[Row]:
@@ -190,11 +206,10 @@ def package_rows(name: str, package: Path, text: str, options: argparse.Namespac
     import rdrr
     from rdrr.evaluate import compare
 
-    wanted: dict[str, Any] = {"context": options.window, "adapter": options.adapter}
     with ExitStack() as stack:
-        exact = stack.enter_context(rdrr.load(package, backend="wgpu", **wanted, **EXACT))
-        model = stack.enter_context(rdrr.load(package, backend="wgpu", **wanted))
-        device = stack.enter_context(open_device(options.adapter))
+        exact = stack.enter_context(load_exact(package, options))
+        model = stack.enter_context(rdrr.load(package, **loaded_as(options)))
+        device = stack.enter_context(open_device(options.adapter, options.webgpu))
         base = Recorded(exact, exact.logits)
         sizes = {"window": options.window, "limit": options.tokens}
 
@@ -206,7 +221,7 @@ def package_rows(name: str, package: Path, text: str, options: argparse.Namespac
         small = stack.enter_context(closing(SmallPassModel(model, device, {}, options.window)))
         yield row(FEW, small)
         yield row(SINGLE, model, stepwise=True)
-        if not device.info.software:
+        if not device.info.software and options.webgpu == "wgpu":
             whole = OneDispatchModel(model, device, {}, options.window)
             yield row(WHOLE, stack.enter_context(closing(whole)))
 
@@ -215,12 +230,10 @@ def peer_rows(
     source: Path, package: Path, text: str, options: argparse.Namespace, not_run: dict[str, str]
 ) -> Iterator[Row]:
     """Yield the rows of llama.cpp; why a device did not run is written to `not_run`."""
-    import rdrr
     from rdrr.evaluate import compare
 
-    wanted: dict[str, Any] = {"context": options.window, "adapter": options.adapter}
     with ExitStack() as stack:
-        exact = stack.enter_context(rdrr.load(package, backend="wgpu", **wanted, **EXACT))
+        exact = stack.enter_context(load_exact(package, options))
         base = cast("rdrr.Model", Recorded(exact, exact.logits))
         try:
             library = LlamaCpp(stack.enter_context(unpacked(options.llama_cpp)))
@@ -278,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--llama-cpp", type=Path, metavar="PATH", help="libraries: npm tarball or folder")
     add("--threads", type=int, metavar="N", help="CPU threads of llama.cpp")
     add("--adapter", metavar="NAME", help="use the adapter whose name contains this")
+    add("--webgpu", choices=WEBGPU, default="wgpu", help="implementation of WebGPU")
     options = parser.parse_args(arguments)
     options.only = options.only or names
     return finish(lambda: measure(options))
