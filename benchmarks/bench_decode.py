@@ -354,11 +354,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--quantize", choices=("q4_k_m", "q8_0", "f16", "f32"), default="q4_k_m")
     add("--layouts", default="row", help=f"packages to measure: {', '.join(LAYOUTS)}")
     add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
-    add(
-        "--peer-device",
-        default="Vulkan",
-        help="run llama.cpp on the device whose name contains this",
-    )
+    add("--peer-device", default="Vulkan", help="run llama.cpp on the device with this in its name")
     add("--adapter", help="run rdrr on the adapter whose name contains this")
     add(
         "--webgpu",

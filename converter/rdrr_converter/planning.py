@@ -181,9 +181,9 @@ def _choose(
     if chosen is not None:
         return chosen.dtype, chosen.why
     sources = [part.source for part in parts]
-    kept = kept_dtype(sources, first.role, options, model.source_kind)
-    if kept is not None:
-        return kept, "as in the source"
+    unchanged = kept_dtype(sources, first.role, options, model.source_kind)
+    if unchanged is not None:
+        return unchanged, "as in the source"
     sizes = model.sizes
     return choose_dtype(
         options.recipe,

@@ -134,9 +134,9 @@ def find_adapter(adapters: Sequence[AdapterInfo], name: str) -> AdapterInfo | No
 
     Adapters of OpenGL are considered last.
     """
-    wanted = name.lower()
+    part = name.lower()
     for adapter in [*_usable(adapters), *adapters]:
-        if wanted in f"{adapter.name} {adapter.backend} {adapter.driver}".lower():
+        if part in f"{adapter.name} {adapter.backend} {adapter.driver}".lower():
             return adapter
     return None
 

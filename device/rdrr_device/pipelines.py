@@ -84,9 +84,9 @@ class Pipelines:
         """
         if not self._implementation.builds_in_threads:
             return
-        wanted = dict.fromkeys(self._shared(kernel).kernel for kernel in kernels)
+        needed = dict.fromkeys(self._shared(kernel).kernel for kernel in kernels)
         new = [
-            kernel for kernel in wanted if kernel not in self._built and kernel not in self._ahead
+            kernel for kernel in needed if kernel not in self._built and kernel not in self._ahead
         ]
         if not new:
             return

@@ -113,11 +113,11 @@ def _read(name: str, kind: str) -> str:
 
 def _outside_functions(text: str) -> str:
     """Return a source without the bodies of its functions."""
-    kept, at = [], 0
+    outside, at = [], 0
     while (match := _FUNCTION.search(text, at)) is not None:
-        kept.append(text[at : match.end()])
+        outside.append(text[at : match.end()])
         depth, at = 1, match.end()
         while depth:
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             at += 1
-    return "".join((*kept, text[at:]))
+    return "".join((*outside, text[at:]))

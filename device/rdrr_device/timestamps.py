@@ -166,7 +166,7 @@ def warm_up(
     device: Device, timer: Timer, passes: Sequence[Sequence[BoundDispatch]], rows: int
 ) -> None:
     """Run passes until the GPU has reached its full clock rate; a software adapter runs once."""
-    spent, wanted = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
-    while spent <= wanted:
+    spent, least = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
+    while spent <= least:
         timed = timer.run(passes, rows)
         spent += timed.seen - timed.encoding

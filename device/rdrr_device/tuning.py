@@ -76,8 +76,8 @@ class Tuning:
     def without(self, names: Iterable[str]) -> Tuning:
         """Return a copy in which some tuning keys have their defaults again."""
         gone = set(names)
-        kept = {name: entry for name, entry in self.entries.items() if name not in gone}
-        return Tuning(MappingProxyType(kept))
+        others = {name: entry for name, entry in self.entries.items() if name not in gone}
+        return Tuning(MappingProxyType(others))
 
     def tuning_key(self, name: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
         """Return a tuning key with the stored parameters in force, if they are candidates.

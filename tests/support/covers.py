@@ -2,7 +2,8 @@
 
 The products of kernels, types and layouts are too many for a run before each commit. Most faults
 show with one value of one parameter, in whatever combination. That another function of the file has
-the value does not suffice: seven of fifty faults in kernels were missed then.
+the value does not suffice: seven of fifty faults in kernels were missed then. Types of weights that
+kernels read in the same way (`ALIKE`) stand for each other in a function, but not in a file.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ SMALL = range(-1, 5)
 """Numbers that count as values of their own; of larger ones the divisors matter."""
 
 
+ALIKE = {"Q4_1": "Q5_1", "Q5_0": "Q4_0", "Q5_K": "Q4_K", "BF16": "F16"}
+"""Types of weights that differ from another one in the bits of a value alone."""
+
+STORED = {*ALIKE, *ALIKE.values()}
+
+
 def cover(tests: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Choose tests greedily, until each feature of each function occurs.
 
     The choice follows from the tests and their order alone.
     """
-    features_of = {
-        test: {(function_of(test), feature) for feature in (None, *features(test))}
-        for test in tests
-    }
+    features_of = {test: {*_to_cover(test)} for test in tests}
     missing = set().union(*features_of.values())
     chosen = []
     while missing:
@@ -36,6 +40,17 @@ def cover(tests: Iterable[pytest.Item]) -> list[pytest.Item]:
         chosen.append(test)
         missing -= features_of.pop(test)
     return chosen
+
+
+def _to_cover(test: pytest.Item) -> Iterator[Hashable]:
+    """Yield the values that its function must have somewhere, and types that its file must have."""
+    yield function_of(test)
+    for name, value in features(test):
+        kind, text = value if isinstance(value, tuple) else ("", None)
+        if kind == "str" and text in STORED:
+            yield str(test.path), text
+            value = ALIKE.get(text, text)
+        yield function_of(test), name, value
 
 
 def features(test: pytest.Item) -> set[Feature]:

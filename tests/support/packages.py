@@ -39,17 +39,18 @@ def llama_manifest(
     moe: Mapping[str, Any] | None = None,
     head_dim: int = HEAD_DIM,
     gated: bool = True,
+    layers: int = LAYERS,
 ) -> dict[str, Any]:
-    """Return the manifest of a two-layer Llama with K = 384, no multiple of 256, and a tied head.
+    """Return the manifest of a small Llama with K = 384, no multiple of 256, and a tied head.
 
-    With `moe`, a `moeConfig`, the second layer has experts with Qwen's tensor names. Without gates,
-    the activation is relu2, and the shared expert has no gate of its own either.
+    With `moe`, a `moeConfig`, all layers but the first have experts with Qwen's tensor names.
+    Without gates, the activation is relu2, and the shared expert has no gate of its own either.
     """
     widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "model.embed_tokens.weight": ((VOCAB, HIDDEN), embedding)
     }
-    for layer in range(LAYERS):
+    for layer in range(layers):
         head = f"model.layers.{layer}."
         for name, count in widths.items():
             shapes[f"{head}self_attn.{name}.weight"] = ((count * head_dim, HIDDEN), dtype)
@@ -62,7 +63,7 @@ def llama_manifest(
     shapes["model.norm.weight"] = ((HIDDEN,), "F32")
     manifest = copy.deepcopy(valid_manifest())
     manifest["architecture"] |= {
-        "numLayers": LAYERS,
+        "numLayers": layers,
         "hiddenSize": HIDDEN,
         "intermediateSize": INNER,
         "numAttentionHeads": HEADS,

@@ -63,8 +63,8 @@ def ensure_fetched(path: Path, offset: int, size: int) -> None:
     if not state.is_dir():
         return
     end = min(offset + size, path.stat().st_size)
-    wanted = range(offset // PIECE_BYTES, -(-end // PIECE_BYTES))
-    missing = [index for index in wanted if not (state / str(index)).exists()]
+    pieces = range(offset // PIECE_BYTES, -(-end // PIECE_BYTES))
+    missing = [index for index in pieces if not (state / str(index)).exists()]
     if len(missing) == 1:
         _fetch(path, state, missing[0])
     elif missing:
@@ -86,14 +86,14 @@ def _fetch(path: Path, state: Path, index: int) -> None:
         if marker.exists():
             return
         start = index * PIECE_BYTES
-        wanted = min(PIECE_BYTES, path.stat().st_size - start)
+        length = min(PIECE_BYTES, path.stat().st_size - start)
         store = open_store((state / _ORIGIN).read_text(encoding="utf-8"))
-        content = store.read(path.name, start, wanted)
-        if len(content) != wanted:
+        content = store.read(path.name, start, length)
+        if len(content) != length:
             raise SourceError(
                 "the file was changed while it was read",
                 where=f"{store.describe()}/{path.name}",
-                expected=f"{wanted} bytes from byte {start}",
+                expected=f"{length} bytes from byte {start}",
                 found=len(content),
             )
         with store_errors(path), path.open("r+b") as file:

@@ -51,8 +51,8 @@ def _with_corrections(
         return dict(scaling)
     attention = scaling.get("attention_factor", 0.1 * log(factor) + 1.0)
     scale = _rounded((attention * correction - 1.0) / (0.1 * log(factor)))
-    kept = {key: value for key, value in scaling.items() if key != "attention_factor"}
-    return {**kept, "mscale": scale, "mscale_all_dim": all_dim}
+    remaining = {key: value for key, value in scaling.items() if key != "attention_factor"}
+    return {**remaining, "mscale": scale, "mscale_all_dim": all_dim}
 
 
 def _rounded(value: float) -> float:

@@ -164,13 +164,13 @@ def _check_same(recorded: Fingerprint, wanted: Fingerprint, path: Path) -> None:
             )
 
 
-def _difference(recorded: Any, wanted: Any) -> tuple[str, str]:
+def _difference(recorded: Any, expected: Any) -> tuple[str, str]:
     """Return both values as text, reduced to the entries that differ if they are mappings."""
-    if not (isinstance(recorded, Mapping) and isinstance(wanted, Mapping)):
-        return str(recorded), str(wanted)
-    keys = [key for key in {**recorded, **wanted} if recorded.get(key) != wanted.get(key)]
+    if not (isinstance(recorded, Mapping) and isinstance(expected, Mapping)):
+        return str(recorded), str(expected)
+    keys = [key for key in {**recorded, **expected} if recorded.get(key) != expected.get(key)]
     return tuple(  # type: ignore[return-value]  # it has two parts
-        ", ".join(f"{key} {values.get(key)}" for key in keys[:3]) for values in (recorded, wanted)
+        ", ".join(f"{key} {values.get(key)}" for key in keys[:3]) for values in (recorded, expected)
     )
 
 

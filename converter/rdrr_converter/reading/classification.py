@@ -57,8 +57,8 @@ def without_head(source: Source, rule: ArchitectureRule) -> Source:
     if head is None:
         return source
     names = {name for layer in head.layers for name in _names(layer)}
-    kept = {name: tensor for name, tensor in source.tensors.items() if name not in names}
-    return replace(source, tensors=kept)
+    remaining = {name: tensor for name, tensor in source.tensors.items() if name not in names}
+    return replace(source, tensors=remaining)
 
 
 def read_head(

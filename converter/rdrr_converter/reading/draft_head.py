@@ -69,8 +69,8 @@ def match_draft_head(
     tensors: list[ModelTensor] = []
     try:
         for row, expert in _expected(head.tensors, moe):
-            wanted = ExpectedTensor(row, expert=expert)
-            name, tensor = wanted.fill(row.name), finder.find(wanted)
+            expected = ExpectedTensor(row, expert=expert)
+            name, tensor = expected.fill(row.name), finder.find(expected)
             if tensor is not None:
                 tensors.append(ModelTensor(name, tensor, row.role, None, expert))
             elif is_required(row, config):

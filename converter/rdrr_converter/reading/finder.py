@@ -41,53 +41,53 @@ class Finder:
         body = self._rule.body
         return self._prefix + name.removeprefix(body) if name.startswith(body) else name
 
-    def names_in_source(self, wanted: ExpectedTensor) -> dict[str, str]:
+    def names_in_source(self, expected: ExpectedTensor) -> dict[str, str]:
         """Return the names that this checkpoint may have for a tensor, by the usual names."""
-        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
+        published, canonical = self._rule.published_name(expected.rule.name), expected.rule.name
         # A GGUF is read with canonical names, and in the usual order of rows and columns.
-        names = dict.fromkeys((published, canonical, *wanted.rule.aliases))
-        return {name: self.name_in_source(wanted.fill(name)) for name in names}
+        names = dict.fromkeys((published, canonical, *expected.rule.aliases))
+        return {name: self.name_in_source(expected.fill(name)) for name in names}
 
-    def find(self, wanted: ExpectedTensor) -> SourceTensor | None:
+    def find(self, expected: ExpectedTensor) -> SourceTensor | None:
         """Find a tensor; return None if the checkpoint does not have it.
 
         Raises:
             SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
-        published, canonical = self._rule.published_name(wanted.rule.name), wanted.rule.name
-        for name, stored in self.names_in_source(wanted).items():
+        published, canonical = self._rule.published_name(expected.rule.name), expected.rule.name
+        for name, stored in self.names_in_source(expected).items():
             tensor = self._tensors.get(stored)
             if tensor is not None:
                 self.used.add(tensor.name)
-                tensor = self._gated(tensor, wanted)
+                tensor = self._gated(tensor, expected)
                 if name == published and self._rule.is_transposed(canonical):
                     tensor = transposed(tensor)
-                tensor.need_shape(self._shape(wanted.rule, wanted.layer))
+                tensor.need_shape(self._shape(expected.rule, expected.layer))
                 return tensor
-        name = wanted.fill(canonical)
+        name = expected.fill(canonical)
         if name not in self._parts:
             for stack in self._stacks:
                 if canonical in stack.parts:
-                    self._unstack(stack, wanted)
+                    self._unstack(stack, expected)
         if name not in self._parts:
-            self._join_rows(wanted)
+            self._join_rows(expected)
         return self._parts.get(name)
 
-    def _gated(self, tensor: SourceTensor, wanted: ExpectedTensor) -> SourceTensor:
+    def _gated(self, tensor: SourceTensor, expected: ExpectedTensor) -> SourceTensor:
         """Return a matrix with the gates of its heads, if the checkpoint has them apart."""
-        name = self._rule.head_gate(wanted.fill(wanted.rule.name))
+        name = self._rule.head_gate(expected.fill(expected.rule.name))
         gates = None if name is None else self._tensors.get(self.name_in_source(name))
         if gates is None:
             return tensor
-        rows, columns = self._shape(wanted.rule, wanted.layer)
+        rows, columns = self._shape(expected.rule, expected.layer)
         tensor.need_shape((rows // 2, columns))
         gates.need_shape((self._dimensions["heads"], columns))
         self.used.add(gates.name)
         return with_head_gates(tensor, gates)
 
-    def _join_rows(self, wanted: ExpectedTensor) -> None:
+    def _join_rows(self, expected: ExpectedTensor) -> None:
         """Join the tensors that are the rows of a tensor, if the checkpoint has the first."""
-        name, shape = wanted.fill(wanted.rule.name), self._shape(wanted.rule, wanted.layer)
+        name, shape = expected.fill(expected.rule.name), self._shape(expected.rule, expected.layer)
         # With more rows than there are tensors, some are missing, however many are named.
         rows = min(shape[0] if shape else 1, len(self._tensors) + 1)
         names = [self.name_in_source(row) for row in self._rule.row_names(name, rows)]
@@ -104,18 +104,18 @@ class Finder:
         self.used.update(names)
         self._parts[name] = join_rows(name, parts)
 
-    def _unstack(self, stack: StackRule, wanted: ExpectedTensor) -> None:
-        whole = self._tensors.get(self.name_in_source(wanted.fill(stack.name)))
+    def _unstack(self, stack: StackRule, expected: ExpectedTensor) -> None:
+        whole = self._tensors.get(self.name_in_source(expected.fill(stack.name)))
         if whole is None:
             return
         if stack.pieces:
-            self._parts |= self._in_pieces(stack, whole, wanted)
+            self._parts |= self._in_pieces(stack, whole, expected)
             return
         arrangement = stack.arrangement
         if arrangement is not None and not (
-            arrangement.or_plain and whole.shape == self._plain_shape(stack, wanted)
+            arrangement.or_plain and whole.shape == self._plain_shape(stack, expected)
         ):
-            self._parts |= self._arranged(stack, arrangement, whole, wanted)
+            self._parts |= self._arranged(stack, arrangement, whole, expected)
             return
         parts, stored = stack.parts, whole
         if stack.transposed:
@@ -123,9 +123,9 @@ class Finder:
         is_per_expert = self._rows[parts[0]].is_per_expert
         numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
         names = [
-            part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
+            part.format(layer=expected.layer, expert=number) for number in numbers for part in parts
         ]
-        shapes = [self._shape(self._rows[part], wanted.layer) for _ in numbers for part in parts]
+        shapes = [self._shape(self._rows[part], expected.layer) for _ in numbers for part in parts]
         self.used.add(stored.name)
         groups = self._dimensions["kv_heads"] if stack.by_head else 1
         if len(shapes[0]) == 1 or groups > 1:
@@ -140,22 +140,22 @@ class Finder:
         matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
         self._parts |= dict(zip(names, matrices, strict=True))
 
-    def _plain_shape(self, stack: StackRule, wanted: ExpectedTensor) -> tuple[int, ...]:
+    def _plain_shape(self, stack: StackRule, expected: ExpectedTensor) -> tuple[int, ...]:
         """Return the shape of a stack of experts whose rows follow each other."""
-        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        shapes = [self._shape(self._rows[part], expected.layer) for part in stack.parts]
         return self._dimensions["experts"], sum(shape[0] for shape in shapes), shapes[0][-1]
 
     def _in_pieces(
-        self, stack: StackRule, whole: SourceTensor, wanted: ExpectedTensor
+        self, stack: StackRule, whole: SourceTensor, expected: ExpectedTensor
     ) -> dict[str, SourceTensor]:
         """Return the parts of a stack whose rows alternate in pieces, by their names."""
-        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        shapes = [self._shape(self._rows[part], expected.layer) for part in stack.parts]
         whole.need_shape((sum(shape[0] for shape in shapes), shapes[0][-1]))
         self.used.add(whole.name)
         pieces = [Piece(part, self._dimensions[size]) for part, size in stack.pieces]
         rows = rows_of_parts(pieces, self._dimensions[stack.groups])
         return {
-            wanted.fill(part): with_rows(
+            expected.fill(part): with_rows(
                 whole, part_rows, part.rpartition(".")[0].rpartition(".")[2]
             )
             for part, part_rows in zip(stack.parts, rows, strict=True)
@@ -166,17 +166,17 @@ class Finder:
         stack: StackRule,
         arrangement: Arrangement,
         whole: SourceTensor,
-        wanted: ExpectedTensor,
+        expected: ExpectedTensor,
     ) -> dict[str, SourceTensor]:
         """Return the parts of a stack by their names."""
         is_per_expert = self._rows[stack.parts[0]].is_per_expert
         experts = self._dimensions["experts"] if is_per_expert else None
         names = [
-            part.format(layer=wanted.layer, expert=number)
+            part.format(layer=expected.layer, expert=number)
             for number in range(experts or 1)
             for part in stack.parts
         ]
-        shapes = [self._shape(self._rows[part], wanted.layer) for part in stack.parts]
+        shapes = [self._shape(self._rows[part], expected.layer) for part in stack.parts]
         matrices = [(prod(shape[:-1]), shape[-1]) for shape in shapes]
         whole.need_shape(stacked_shape(arrangement, matrices, experts))
         self.used.add(whole.name)

@@ -67,11 +67,11 @@ def _taken(whole: SourceTensor, rows: Rows) -> npt.NDArray[Any]:
 
 def _decoded(decode: Decode, rows: Rows, some: slice, columns: slice) -> F32Array:
     """Decode rows in runs that follow each other in the stack."""
-    wanted = rows[some]
-    ends = [*(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
+    expected = rows[some]
+    ends = [*(np.flatnonzero(np.diff(expected) != 1) + 1).tolist(), len(expected)]
     starts = [0, *ends[:-1]]
     runs = [
-        decode(slice(int(wanted[start]), int(wanted[end - 1]) + 1), columns)
+        decode(slice(int(expected[start]), int(expected[end - 1]) + 1), columns)
         for start, end in zip(starts, ends, strict=True)
         if end > start
     ]

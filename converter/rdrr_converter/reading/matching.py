@@ -102,16 +102,18 @@ def match(
     finder = Finder(source, rule, Shapes.of(rule, config, sizes, moe))
     matched: list[ModelTensor] = []
     missing: list[str] = []
-    for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
-        tensor = finder.find(wanted)
-        if tensor is None and wanted.rule.name == EMBEDDING.name and is_tied(source, config):
+    for expected in expected_tensors(rule, config, sizes.num_layers, moe):
+        tensor = finder.find(expected)
+        if tensor is None and expected.rule.name == EMBEDDING.name and is_tied(source, config):
             tensor = finder.find(ExpectedTensor(_head(rule)))
         if tensor is not None:
-            name = wanted.fill(wanted.rule.name)
-            matched.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
-        elif is_required(wanted.rule, config):
+            name = expected.fill(expected.rule.name)
+            matched.append(
+                ModelTensor(name, tensor, expected.rule.role, expected.layer, expected.expert)
+            )
+        elif is_required(expected.rule, config):
             missing.append(
-                finder.name_in_source(wanted.fill(rule.published_name(wanted.rule.name)))
+                finder.name_in_source(expected.fill(rule.published_name(expected.rule.name)))
             )
         if len(missing) == _MOST_MISSING:
             break  # layers with experts can expect billions
@@ -152,9 +154,9 @@ def required_names(
         moe: The experts that the configuration describes, or None.
     """
     return frozenset(
-        wanted.fill(wanted.rule.name)
-        for wanted in expected_tensors(rule, config, layers, moe)
-        if is_required(wanted.rule, config)
+        expected.fill(expected.rule.name)
+        for expected in expected_tensors(rule, config, layers, moe)
+        if is_required(expected.rule, config)
     )
 
 
@@ -185,10 +187,10 @@ def required_tensors(
         moe: The experts that the configuration describes, or None.
     """
     shapes = Shapes.of(rule, config, sizes, moe)
-    for wanted in expected_tensors(rule, config, sizes.num_layers, moe):
-        if is_required(wanted.rule, config):
-            name, role = wanted.fill(wanted.rule.name), wanted.rule.role
-            yield RequiredTensor(name, role, shapes.shape(wanted.rule, wanted.layer))
+    for expected in expected_tensors(rule, config, sizes.num_layers, moe):
+        if is_required(expected.rule, config):
+            name, role = expected.fill(expected.rule.name), expected.rule.role
+            yield RequiredTensor(name, role, shapes.shape(expected.rule, expected.layer))
 
 
 def _extra_layers(rule: ArchitectureRule, config: Config) -> Iterator[str]:

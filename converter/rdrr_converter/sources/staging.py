@@ -195,11 +195,11 @@ def _names(store: Store, file: str | None) -> list[str]:
         return store.list_or_empty()
     known = [name for name in PROBED_NAMES if store.exists(name)]
     index = next((n for n in (safetensors.INDEX, torch_pickle.INDEX) if n in known), None)
-    wanted = [] if file is None else list(gguf.part_names(file))
+    names = [] if file is None else list(gguf.part_names(file))
     if file is None and index is not None:
         needed = select_files(known, lambda name: read_bounded(store, name, MAX_AUXILIARY_BYTES))
-        wanted = list(needed.weights)
-    return known + [name for name in wanted if name not in known and store.exists(name)]
+        names = list(needed.weights)
+    return known + [name for name in names if name not in known and store.exists(name)]
 
 
 def _check(needed: CheckpointFiles, url: str, names: Collection[str]) -> None:

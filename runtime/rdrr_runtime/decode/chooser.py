@@ -221,8 +221,8 @@ class Chooser:
         return token_id, token_id == draft.ids[at]
 
     def _describe(self, row: F32, token_id: int) -> list[TokenLogprobs]:
-        wanted = self.rules.logprobs
-        return [] if wanted is None else [token_logprobs(row, token_id, wanted.top)]
+        count = self.rules.logprobs
+        return [] if count is None else [token_logprobs(row, token_id, count.top)]
 
     def _seen(self) -> list[int]:
         return [*self._dropped, *self.ids]

@@ -56,8 +56,8 @@ class HostTable:
     def write(self, device: Device, tokens: Sequence[int]) -> None:
         """Upload the rows of tokens; one beyond the table has row 0, as in `Embed`."""
         count = self.op.weight.shape[0]
-        wanted = [token if 0 <= token < count else 0 for token in tokens]
-        unique, index = np.unique(np.asarray(wanted, np.int64), return_inverse=True)
+        valid = [token if 0 <= token < count else 0 for token in tokens]
+        unique, index = np.unique(np.asarray(valid, np.int64), return_inverse=True)
         values = self._decoded(unique.tolist()) * np.float32(self.op.scale)
         device.write(self.rows, np.ascontiguousarray(values[index], _TYPES[self.value_bytes]))
 

@@ -250,9 +250,9 @@ class Plan:
         Args:
             specs: The passes; those of `loaded` when None.
         """
-        wanted = self.loaded if specs is None else specs
+        chosen = self.loaded if specs is None else specs
         possible = [
-            spec for spec in wanted if not spec.is_multi_sequence or self.cache.supports_batches
+            spec for spec in chosen if not spec.is_multi_sequence or self.cache.supports_batches
         ]
         return tuple(
             self._dry_run(spec) if spec.is_multi_sequence else self.lowered(spec)

@@ -18,21 +18,21 @@ _STORES = frozenset(  # which read no keys
 )
 
 
-def traffic(one: Phase, rows: int, base: int) -> int:
+def traffic(phase: Phase, rows: int, base: int) -> int:
     """Return the bytes of weights and caches that a phase reads or writes.
 
     Args:
-        one: The phase.
+        phase: The phase.
         rows: Token rows of the pass.
         base: Slots of the cache that are filled before the pass.
     """
-    if not one.work.serves(rows):
+    if not phase.work.serves(rows):
         return 0
-    shader, constants = one.record.shader, one.record.constants
+    shader, constants = phase.record.shader, phase.record.constants
     total = 0.0
-    for binding, part in zip(one.bindings, one.slices, strict=True):
+    for binding, part in zip(phase.bindings, phase.slices, strict=True):
         if binding.name.startswith("weight"):
-            total += _weight_bytes(one, part.size, rows)
+            total += _weight_bytes(phase, part.size, rows)
         elif binding.name in _CACHES:
             slots = 0 if shader in _STORES else _slots_read(constants, rows, base)
             slots += rows if binding.access is Access.READ_WRITE else 0

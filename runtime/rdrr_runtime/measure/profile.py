@@ -90,8 +90,8 @@ def profile(
 
 def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
     """Return the bytes per second of a large copy, reads and writes together, and its size."""
-    wanted = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
-    size = min(wanted, device.max_binding)
+    amount = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
+    size = min(amount, device.max_binding)
     with arena(device, "copy") as buffers:
         x, y = buffers.empty("x", size), buffers.empty("y", size)
         bound = DispatchExecutor(device).prepare(copy(x, y, label="copy"))

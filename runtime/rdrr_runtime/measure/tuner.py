@@ -95,13 +95,13 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     """
     timer = Timer(setting.device)
     dry_run = setting.plan(DryRunArena(setting.device.capabilities))
-    wanted = [
+    chosen = [
         spec
         for spec in setting.passes
         if not spec.is_multi_sequence or dry_run.cache.supports_batches
     ]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
-    for step in wanted:
+    for step in chosen:
         for key, pair in _tuning_keys(dry_run, step, setting.ops).items():
             tuning_keys.setdefault(key, pair)
     todo = {
@@ -110,7 +110,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
             for key, (where, tuning_key) in tuning_keys.items()
             if where == step and key not in known.entries
         ]
-        for step in wanted
+        for step in chosen
     }
     missing = sum(len(missing_keys) for missing_keys in todo.values())
     if not missing:
@@ -119,7 +119,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     passes: list[PassTimes] = []
     with arena(setting.device, "tune") as buffers:
         tuner = _Tuner(setting, timer, setting.plan(buffers), known, buffers)
-        for step in wanted:
+        for step in chosen:
             if not todo[step]:
                 continue
             tuner.begin(step)

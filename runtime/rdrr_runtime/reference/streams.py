@@ -18,9 +18,9 @@ def sparsify(x: Tensor, multiplier: float) -> Tensor:
 
 def append_stream(x: Tensor, y: Tensor, floor: float) -> Tensor:
     """Return [x, y], where y is scaled to the root mean square of the first stream of x."""
-    wanted = x[:, : y.shape[-1]].square().mean(dim=-1, keepdim=True).sqrt()
+    magnitude = x[:, : y.shape[-1]].square().mean(dim=-1, keepdim=True).sqrt()
     current = y.square().mean(dim=-1, keepdim=True).clamp(min=floor).sqrt()
-    return torch.cat([x, y * wanted / current], dim=-1)
+    return torch.cat([x, y * magnitude / current], dim=-1)
 
 
 def stream_coefficients(x: Tensor, router: Tensor, weight: Tensor, factor: float) -> Tensor:

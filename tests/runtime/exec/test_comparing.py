@@ -26,8 +26,9 @@ COMPARES = Persistence((Grid(128, 1),), "a test asks for it", polls=1000, compar
 
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
+    """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
     folder = tmp_path_factory.mktemp("comparing")
-    return write_random_package(folder, llama_manifest(), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 def _decoded(package, device, persistence, *, settles=False):

@@ -31,8 +31,9 @@ TOKENS = 12
 
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
+    """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
     folder = tmp_path_factory.mktemp("persistent")
-    return write_random_package(folder, llama_manifest(), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 def _backend(package, device, persistence=None, kv_dtype="f16"):
@@ -59,15 +60,18 @@ def _ids_of(package, device, persistence=None):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout"),
+    ("dtype", "layout", "layers"),
     [
-        ("Q4_K", "row"),
-        pytest.param("F16", "row", marks=pytest.mark.thorough),
-        pytest.param("Q4_K", "column", marks=pytest.mark.thorough),
+        ("Q4_K", "row", 1),
+        pytest.param("Q4_K", "row", 2, marks=pytest.mark.thorough),
+        pytest.param("F16", "row", 2, marks=pytest.mark.thorough),
+        pytest.param("Q4_K", "column", 2, marks=pytest.mark.thorough),
     ],
 )
-def test_one_workgroup_chooses_the_tokens_of_the_dispatches(tmp_path, device, dtype, layout, rng):
-    manifest = llama_manifest(dtype, layout)
+def test_one_workgroup_chooses_the_tokens_of_the_dispatches(
+    tmp_path, device, dtype, layout, layers, rng
+):
+    manifest = llama_manifest(dtype, layout, layers=layers)
     package = write_random_package(tmp_path, manifest, rng)
     expected, _ = _ids_of(package, device)
     ids, decision = _ids_of(package, device, ONE)

@@ -22,7 +22,7 @@ from support.packages import VOCAB, llama_manifest, write_random_package
 from support.program_models import MODELS, MOST, embedding_manifest
 from support.seeds import generator_of
 
-CONTEXT, TOKENS = 2048, 14
+CONTEXT, TOKENS = 2048, 9
 PENALIZED = SamplingParams(
     temperature=1.1, min_p=0.01, repeat_penalty=1.2, frequency_penalty=0.3, seed=11
 )
@@ -51,14 +51,18 @@ def played(player, prompt, sampling=PENALIZED, tokens=TOKENS):
     return list(player.generate(prompt, max_tokens=tokens, sampling=sampling))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_played_program_gives_the_ids_of_the_runtime(device, tmp_path, rng, model):
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("row-major", OPTIONS), *((model, (PENALIZED,)) for model in MODELS if model != "row-major")],
+    ids=MODELS,
+)
+def test_a_played_program_gives_the_ids_of_the_runtime(device, tmp_path, rng, model, options):
     package = MODELS[model](tmp_path, rng)
     prompt = rng.integers(0, VOCAB, 41).tolist()
     backend = GpuBackend(package, context=CONTEXT, device=device)
     # Trusted, so that the device has compiled most of its kernels before.
     with Player(program_of(package, device), package, device, trusts=True) as player:
-        for sampling in OPTIONS:
+        for sampling in options:
             assert played(player, prompt, sampling) == ids_of(backend, prompt, sampling)
     backend.close()
 
@@ -139,8 +143,12 @@ def test_an_embedding_that_is_also_the_head_may_be_larger_than_a_binding(device,
 
 @pytest.mark.parametrize(
     "sampling",
-    [pytest.param(None, marks=pytest.mark.thorough), PENALIZED],
-    ids=["greedy", "sampled"],
+    [
+        pytest.param(None, marks=pytest.mark.thorough),
+        SamplingParams(temperature=0.8, seed=7),
+        pytest.param(PENALIZED, marks=pytest.mark.thorough),
+    ],
+    ids=["greedy", "sampled", "penalized"],
 )
 def test_the_log_probabilities_are_those_of_the_runtime(player, backend, prompt, sampling):
     """More tokens than the ring has records."""
@@ -201,9 +209,9 @@ def test_a_program_of_a_model_that_embeds_nothing_has_no_hidden_states(player, p
 
 
 def test_more_ids_than_the_ring_holds_are_read(player, prompt):
-    ids = played(player, prompt, tokens=90)
-    assert len(ids) == 90
-    assert ids[:30] == played(player, prompt, tokens=30)
+    ids = played(player, prompt, tokens=70)
+    assert len(ids) == 70
+    assert ids[:10] == played(player, prompt, tokens=10)
 
 
 def test_a_generation_ends_with_an_end_of_text(package, device, program, player, prompt):

@@ -92,7 +92,7 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(5, marks=pytest.mark.thorough), pytest.param(21)],
+    [pytest.param(5), pytest.param(21, marks=pytest.mark.thorough)],
     ids=["few", "window"],
 )
 def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):

@@ -48,8 +48,8 @@ def join_blocks(tensors: Mapping[str, SourceTensor]) -> dict[str, SourceTensor]:
 
 def _joined(blocks: SourceTensor, scales: SourceTensor | None) -> SourceTensor:
     *outer, groups, size = blocks.shape if len(blocks.shape) > 2 else (0, 0, 0)
-    wanted = (*outer, groups)
-    if size != 16 or blocks.dtype != "U8" or scales is None or scales.shape != wanted:
+    shape = (*outer, groups)
+    if size != 16 or blocks.dtype != "U8" or scales is None or scales.shape != shape:
         raise SourceError(
             "blocks and scales of MXFP4 do not belong together",
             where=f"{blocks.file}, tensor {blocks.name}",

@@ -66,9 +66,9 @@ def choose_attention(
     key = "attentionDecode" if request.ctx.max_rows == 1 else "attentionPrefill"
     hint = preferences.hint(key)
     if hint is not None:
-        wanted = AttentionKernel(hint.value)
+        kernel = AttentionKernel(hint.value)
         wishes: Sequence[Wish[AttentionCandidate]] = [
-            Wish(str(hint), lambda candidate: candidate.kernel is wanted, hint)
+            Wish(str(hint), lambda candidate: candidate.kernel is kernel, hint)
         ]
         # If the kernel of the hint cannot run, the one that always can replaces it.
         candidates = sorted(

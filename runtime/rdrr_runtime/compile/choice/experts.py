@@ -103,5 +103,5 @@ def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[E
         return [floats, Wish(str(hint), lambda kernel: kernel.tiled and not kernel.int8, hint)]
     if hint.value == "int8" or request.ctx.max_rows >= MIN_ROWS:
         return [floats]  # gemv and gemv_subgroup concern small batches, int8 no experts
-    wanted = ExpertKernel(tiled=False, int8=False, subgroups=hint.value == "gemv_subgroup")
-    return [floats, Wish(str(hint), lambda kernel: kernel == wanted, hint)]
+    chosen = ExpertKernel(tiled=False, int8=False, subgroups=hint.value == "gemv_subgroup")
+    return [floats, Wish(str(hint), lambda kernel: kernel == chosen, hint)]

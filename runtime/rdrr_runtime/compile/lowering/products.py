@@ -88,7 +88,7 @@ def fused_product(
     build: PassBuilder,
     weights: Sequence[GpuWeight],
     ctx: OpContext | None = None,
-    **wanted: Any,
+    **options: Any,
 ) -> Served | None:
     """Return a product fused with the ops around it; None if no kernel can serve it as wished.
 
@@ -96,9 +96,9 @@ def fused_product(
         build: The pass under construction.
         weights: One to four matrices [N, K] with the same K.
         ctx: Rows, features and limits of the product; those of the pass when None.
-        wanted: Further fields of `Product`.
+        options: Further fields of `Product`.
     """
-    product = replace(build.product(weights, ctx), fused=True, **wanted)
+    product = replace(build.product(weights, ctx), fused=True, **options)
     chosen = choose_fused(product, build.model.preferences)
     return None if chosen is None else Served(product, chosen)
 

@@ -56,15 +56,15 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     if output is None or not isinstance(output.op, Linear):
         return None
     by_name = {linear.out: linear for linear in projections.linears}
-    wanted = (convolution.x, gate.gate, rule.strength, rule.decay)
+    inputs = (convolution.x, gate.gate, rule.strength, rule.decay)
     follow = (
         (convolution.out, rule.qkv),
         (rule.out, head_norm.x),
         (head_norm.out, gate.up),
         (gate.out, output.op.x),
     )
-    inner = (*wanted, *(written for written, _ in follow))
-    if set(wanted) != set(by_name) or any(written != read for written, read in follow):
+    inner = (*inputs, *(written for written, _ in follow))
+    if set(inputs) != set(by_name) or any(written != read for written, read in follow):
         return None
     if any(body.readers[name] != 1 for name in inner):
         return None
@@ -74,6 +74,6 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     normed = head_norm.is_plain and head_norm.groups == rule.heads
     if not (is_usual and is_gated and normed) or convolution.bias is not None:
         return None
-    qkv, gates, strength, decay = (by_name[name] for name in wanted)
+    qkv, gates, strength, decay = (by_name[name] for name in inputs)
     linears = (qkv, gates, strength, decay)
     return LinearAttention(projections.norm, linears, convolution, rule, head_norm, output)

@@ -30,37 +30,37 @@ CHUNK_BYTES = 16 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-def is_kept_as_stored(package: Package, use: WeightUse, kept: Storage) -> bool:
+def is_kept_as_stored(package: Package, use: WeightUse, storage: Storage) -> bool:
     """Return whether a tensor is neither decoded, padded nor transposed when it is loaded."""
     tensor = package.tensor(use.name)
-    is_turned = tensor.parsed_layout() is Layout.COLUMN and kept.layout is Layout.ROW
-    return not (is_padded(package, use) or tensor.parsed_dtype() != kept.dtype or is_turned)
+    is_turned = tensor.parsed_layout() is Layout.COLUMN and storage.layout is Layout.ROW
+    return not (is_padded(package, use) or tensor.parsed_dtype() != storage.dtype or is_turned)
 
 
-def reads_as_stored(package: Package, use: WeightUse, kept: Storage) -> list[Read]:
+def reads_as_stored(package: Package, use: WeightUse, storage: Storage) -> list[Read]:
     """Return functions that read the rows of a tensor which is kept as it is stored.
 
     There are none if the tensor is decoded or transposed: then `changed_rows` reads it.
     """
-    if not is_kept_as_stored(package, use, kept):
+    if not is_kept_as_stored(package, use, storage):
         return []
     return _reads(package, use.name, package.tensor(use.name), CHUNK_BYTES)
 
 
-def changed_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
+def changed_rows(package: Package, use: WeightUse, storage: Storage) -> Iterator[Bytes]:
     """Yield the rows of a tensor that is kept in another type or layout than it is stored in."""
     if is_padded(package, use):
-        return _encoded(padded_matrix(package, use), kept.dtype, use.name)
+        return _encoded(padded_matrix(package, use), storage.dtype, use.name)
     tensor = package.tensor(use.name)
     dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-    if dtype == kept.dtype:
+    if dtype == storage.dtype:
         rows = _stored_rows(package, use.name, tensor)
     elif layout is Layout.FLAT:
-        rows = _encoded(_flat_values(package, use, dtype), kept.dtype, use.name)
+        rows = _encoded(_flat_values(package, use, dtype), storage.dtype, use.name)
     else:
-        rows = _encoded(_row_values(package, use.name, tensor), kept.dtype, use.name)
-    if layout is Layout.COLUMN and kept.layout is Layout.ROW:
-        return _transposed(rows, kept.dtype, use.shape)
+        rows = _encoded(_row_values(package, use.name, tensor), storage.dtype, use.name)
+    if layout is Layout.COLUMN and storage.layout is Layout.ROW:
+        return _transposed(rows, storage.dtype, use.shape)
     return rows
 
 

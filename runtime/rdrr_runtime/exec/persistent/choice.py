@@ -34,14 +34,14 @@ class Persistence:
 
 
 def persistent_executor(
-    plan: Plan, arena: DeviceArena, wanted: Persistence
+    plan: Plan, arena: DeviceArena, persistence: Persistence
 ) -> tuple[PersistentExecutor | None, Decision]:
     """Return an executor that runs the decode pass of a plan in one dispatch.
 
     Args:
         plan: The model.
         arena: Owner of the executor's buffers.
-        wanted: The grids to try.
+        persistence: The grids to try.
 
     Returns:
         The executor, or None if no grid works; and the decision with its reason.
@@ -50,11 +50,11 @@ def persistent_executor(
     if why is not None:
         return None, Decision("load", OP, "dispatches", why)
     why = "there is no grid to try"
-    for grid in wanted.grids:
-        executor = PersistentExecutor(arena.device, arena, grid, wanted.polls)
+    for grid in persistence.grids:
+        executor = PersistentExecutor(arena.device, arena, grid, persistence.polls)
         why = executor.refusal(plan.decode)
         if why is None:
-            return executor, Decision("load", OP, title(grid), wanted.reason)
+            return executor, Decision("load", OP, title(grid), persistence.reason)
     return None, Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
 
 

