@@ -11,7 +11,7 @@ import pytest
 from rdrr_device.capabilities import DEFAULT_LIMITS, Capabilities, MatrixShape
 from rdrr_device.device import Device
 from rdrr_runtime.compile.choice.hints import resolve
-from rdrr_runtime.compile.pass_spec import PREFILL
+from rdrr_runtime.compile.pass_spec import PREFILL, PREFILLS, SMALL_WINDOW, PassSpec
 from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
@@ -50,13 +50,15 @@ def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, package, rng)
     assert relative_error(got, CpuBackend(package, context=CONTEXT).logits(ids, 0)) < 1e-3
 
 
-def product_kernels(package, capabilities: Capabilities, **hints: str) -> set[str]:
-    """Return the kernels of the first layer's products of a prompt, planned without a device."""
+def product_kernels(
+    package, capabilities: Capabilities, spec: PassSpec = PREFILL, **hints: str
+) -> set[str]:
+    """Return the kernels of the first layer's products of a pass, planned without a device."""
     plan = dry_run_plan(package, capabilities, resolve({"run flag": hints}), CONTEXT, "f16")
     products = ("q_proj", "o_proj", "gate_proj", "down_proj")
     return {
         decision.kernel.partition(".")[0]
-        for decision in plan.decisions((PREFILL,))
+        for decision in plan.decisions((spec,))
         if decision.op.startswith("l0.") and decision.op.endswith(products)
     }
 
@@ -73,3 +75,12 @@ def test_the_shapes_of_a_device_decide_and_hints_keep_other_arithmetic(package):
     assert kernels(limits=DEFAULT_LIMITS) == tiles  # 16 KiB of workgroup memory
     assert product_kernels(package, WITH_MATRICES, q4kMatmul="fused_q4k_int8") == tiles
     assert product_kernels(package, WITH_MATRICES, computePrecision="f32") == {"matmul_tiled"}
+
+
+def test_few_rows_are_on_matrices_where_weights_have_16_bits(package, tmp_path, rng):
+    short = PREFILLS[0]
+    halves = write_random_package(tmp_path / "halves", llama_manifest("F16"), rng)
+    assert product_kernels(halves, WITH_MATRICES, short) == {"matmul_subgroup"}
+    assert product_kernels(halves, replace(WITH_MATRICES, matrices=()), short) == {"matmul_tiled"}
+    assert product_kernels(halves, WITH_MATRICES, SMALL_WINDOW) == {"gemv_row"}
+    assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, short)

@@ -185,6 +185,8 @@ def _int8_tiles(product: Product) -> str | None:
 
 
 def _matrices(product: Product) -> str | None:
+    if product.ctx.max_rows <= matvec_rows.MAX_ROWS and _has_blocks(product):
+        return f"blocks are multiplied by up to {matvec_rows.MAX_ROWS} rows in int8, faster"
     return matmul_subgroup.refusal(product.ctx, product.weights[0])
 
 

@@ -1,6 +1,7 @@
 {% set F = FORMATS[0] %}
 {% set M, N, K = SHAPE %}
-{% set TEAMS = TEAMS_M * TEAMS_N %}
+{% set TEAMS_MN = TEAMS_M * TEAMS_N %}
+{% set TEAMS = TEAMS_MN * TEAMS_K %}
 {% set THREADS = TEAMS * SIZE %}
 {% set FM, FN = TILE_M // TEAMS_M // M, TILE_N // TEAMS_N // N %}
 {% set PITCH = STEP + 8 %}
@@ -12,6 +13,8 @@
 {% set QUADS = STEP // 4 %}
 {% set W_SCALES = TILE_N // F.group * QUADS if F.column else 0 %}
 {% set ELEMENTS = M * N // SIZE %}
+{% set STRIDE = SIZE * TEAMS_K %}
+{% set DEPTH = STEP // TEAMS_K %}
 // y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
 // f16 x f16, with sums in f32.
 //
@@ -24,7 +27,7 @@
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
-// outputs, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
+// outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
 {% if not MATRICES %}
 // Teams of {{ SIZE }} threads take the place of subgroups here, and multiply what these would at once element by element.
 {% endif %}
@@ -120,7 +123,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index % {{ THREADS }}u;
     let team = {{ "thread.subgroup % " ~ TEAMS ~ "u" if MATRICES else "t / " ~ SIZE ~ "u" }};
     let lane = {{ "thread.lane % " ~ SIZE ~ "u" if MATRICES else "t % " ~ SIZE ~ "u" }};
-    let team_m = team / {{ TEAMS_N }}u * {{ FM * M }}u;
+    let team_k = team / {{ TEAMS_MN }}u;
+    let team_m = team % {{ TEAMS_MN }}u / {{ TEAMS_N }}u * {{ FM * M }}u;
     let team_n = team % {{ TEAMS_N }}u * {{ FN * N }}u;
 {% if MATRICES %}
 {% for i in range(FM) %}
@@ -203,10 +207,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(W_LOADS) %}
         w_next{{ i }} = piece(w_row{{ i }}, next * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
-        let x_at = team_m * PITCH;
-        let w_at = team_n * PITCH;
+        let x_at = team_m * PITCH + team_k * {{ DEPTH }}u;
+        let w_at = team_n * PITCH + team_k * {{ DEPTH }}u;
 {% if MATRICES %}
-{% for k in range(0, STEP, K) %}
+{% for k in range(0, DEPTH, K) %}
         {
 {% for i in range(FM) %}
             let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ i * M }}u * PITCH + {{ k }}u, PITCH);
@@ -224,7 +228,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let at = e % {{ ELEMENTS }}u * {{ SIZE }}u + lane;
             let a = x_at + (e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
             let b = w_at + (e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) * PITCH;
-            for (var k = 0u; k < {{ STEP }}u; k++) {
+            for (var k = 0u; k < {{ DEPTH }}u; k++) {
                 sums[e] += f32(tile_x[a + k]) * f32(tile_w[b + k]);
             }
         }
@@ -235,10 +239,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for j in range(FN) %}
     {
         // All loads come before the first store, which they would otherwise wait for one by one.
-        let first_row = row + team_m + {{ i * M }}u + lane / {{ N }}u;
-        let output = n0 + team_n + {{ j * N }}u + lane % {{ N }}u;
-{% for e in range(ELEMENTS) %}
-        let before{{ e }} = before(first_row + {{ e * SIZE // N }}u, rows, output);
+        let place = team_k * {{ SIZE }}u + lane;
+        let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
+        let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
+{% for e in range(ELEMENTS // TEAMS_K) %}
+        let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, output);
 {% endfor %}
 {% if MATRICES %}
         subgroupMatrixStore<row_major>(&results, team * {{ M * N }}u, sums{{ i }}_{{ j }}, {{ N }}u);
@@ -248,8 +253,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
 {% endif %}
         workgroupBarrier();
-{% for e in range(ELEMENTS) %}
-        store(first_row + {{ e * SIZE // N }}u, rows, output, results[team * {{ M * N }}u + {{ e * SIZE }}u + lane], before{{ e }});
+        let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
+{% for e in range(ELEMENTS // TEAMS_K) %}
+        store(first_row + {{ e * STRIDE // N }}u, rows, output, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}, before{{ e }});
 {% endfor %}
         workgroupBarrier();
     }

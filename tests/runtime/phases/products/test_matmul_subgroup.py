@@ -22,18 +22,22 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
+    FEW_ROWS,
     SubgroupTile,
+    choose_tile,
     matmul_subgroup,
 )
 from rdrr_runtime.phases.products.quantize_rows import padded_rows
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, Bench, normal, stored_matrix
+from support.lowered import WITH_MATRICES
 
 SHAPE = MatrixShape(16, 16, 16, "f16", "f32")
 TILES = {
     "four teams": SubgroupTile(32, 32, 64, 2, 2),
     "one team": SubgroupTile(16, 32, 64, 1, 1),
+    "inputs shared": SubgroupTile(16, 32, 128, 1, 1, 4),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -99,6 +103,12 @@ def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
 
+@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
+def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype) -> None:
+    layout = Layout.COLUMN if dtype == "Q4_K" else Layout.ROW
+    check(bench, rng, dtype, layout, (9, 40, 252), "inputs shared")
+
+
 def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -> None:
     rows, n, k = 20, 70, 72
     weight, values = stored_matrix(bench, rng, "Q8_0", Layout.ROW, (n, k))
@@ -115,6 +125,27 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -
     expected = x[:rows].astype(np.float64) @ values.astype(np.float64).T + bias + before[:rows]
     assert relative_error(got[:rows], expected) < 1e-3
     np.testing.assert_array_equal(got[rows:], before[rows:])
+
+
+@pytest.mark.parametrize(
+    ("case", "tile"),
+    [
+        ((16, 2048, 2048), (16, 32, 256)),
+        ((32, 2048, 2048), (32, 32, 256)),
+        ((32, 2048, 2112), (64, 64, 64)),  # steps of 256 or 128 do not divide the inputs
+        ((128, 2048, 2048), (64, 32, 128)),
+        ((128, 8192, 2048), (64, 64, 64)),
+        ((512, 2048, 2048), (64, 64, 64)),
+        ((512, 8192, 2048), (128, 128, 64)),
+    ],
+)
+def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
+    rows, n, k = case
+    arena = DryRunArena(WITH_MATRICES)
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
+    weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
+    chosen = choose_tile(ctx, weight)
+    assert (chosen.rows, chosen.outputs, chosen.step) == tile
 
 
 @pytest.fixture
@@ -141,6 +172,10 @@ def test_tint_accepts_the_product_on_matrices(null_device, dtype, layout) -> Non
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
     (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
+    (few,) = matmul_subgroup(ctx, weight, x, out, tile=FEW_ROWS[0], label="t")
+    null_device.create_shader_module(
+        code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
+    )
     source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
     assert "subgroupMatrixMultiplyAccumulate" in source
     null_device.create_shader_module(code=source)
