@@ -186,13 +186,13 @@ def compare(
     losses: tuple[list[F64], list[F64]] = ([], [])
     divergences, same = [], []
     for part in windows(ids, window, progress):
-        predicted, wanted = (
+        predicted, reference = (
             log_softmax(side.logits(part[:-1], stepwise=stepwise)) for side in (model, base)
         )
-        for where, logs in zip(losses, (predicted, wanted), strict=True):
+        for where, logs in zip(losses, (predicted, reference), strict=True):
             where.append(_losses(logs, part))
-        divergences.append(divergence(wanted, predicted))
-        same.append(predicted.argmax(axis=1) == wanted.argmax(axis=1))
+        divergences.append(divergence(reference, predicted))
+        same.append(predicted.argmax(axis=1) == reference.argmax(axis=1))
     apart = np.concatenate(divergences)
     return Comparison(
         model=_mean(losses[0]),

@@ -38,12 +38,12 @@ class WorkerPool:
     device_name: str = CPU
     blocks: Counter[str] = field(default_factory=Counter)
 
-    def count(self, one: EncodedChunk) -> None:
+    def count(self, chunk: EncodedChunk) -> None:
         """Count the blocks of an encoded chunk; scalars and copied blocks do not count."""
-        dtype, copied = one.work[0].dtype, one.work[0].is_copied
+        dtype, copied = chunk.work[0].dtype, chunk.work[0].is_copied
         if dtype.is_block and not copied:
-            self.blocks[self.device_name] += one.by_device
-            self.blocks[CPU] += len(one.data) // dtype.block_bytes - one.by_device
+            self.blocks[self.device_name] += chunk.by_device
+            self.blocks[CPU] += len(chunk.data) // dtype.block_bytes - chunk.by_device
 
 
 def encode_chunk(work: WorkItem) -> Bytes:

@@ -75,8 +75,8 @@ def sensitivity(
     model = ReferenceModel(graph, {**weights, **leaves}, len(ids), differentiable=True)
     logs = torch.log_softmax(model.forward(ids, 0, all_rows=True), dim=-1)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.multinomial(logs.detach().exp(), 1, generator=generator)
-    logs.gather(1, drawn).sum().backward()
+    tokens = torch.multinomial(logs.detach().exp(), 1, generator=generator)
+    logs.gather(1, tokens).sum().backward()
     for name in set(leaves) - set(gathered):  # experts that no token was routed to
         rows, columns = leaves[name].shape
         gathered[name] = Sensitivity(np.zeros(rows), np.zeros(columns))
