@@ -3,10 +3,10 @@
     python benchmarks/bench_sizes.py CHECKPOINT --text FILE [--tokens 8000] [--bits 4.6 5.5]
 
 Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
-predictions (nats a token), perplexity and how often both find the same token most probable. The
-text must not be the one on which sensitivities are measured: phrases that both have are refused.
-Windows are taken from all over the text. `--bits` adds packages of so many bits a weight beside
-those of the mix's size. The last line is one JSON object.
+predictions (nats a token, with its standard error), perplexity and how often both find the same
+token most probable. The text must not be the one on which sensitivities are measured: phrases that
+both have are refused. Windows are taken from all over the text. `--bits` adds packages of so many
+bits a weight beside those of the mix's size. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _cells(row: dict[str, Any], mix: float) -> tuple[str, ...]:
         row["package"],
         f"{row['bytes']:,}",
         f"{row['perplexity']:.4f}",
-        f"{row['mean_divergence']:.6f}",
+        f"{row['mean_divergence']:.6f} ± {row['divergence_error']:.6f}",
         f"{100 * (row['mean_divergence'] / mix - 1):+.1f} %",
         f"{100 * row['same_top']:.2f} %",
     )

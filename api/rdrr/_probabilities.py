@@ -37,9 +37,9 @@ def loglikelihood(logits: F32, ids: Sequence[int]) -> Loglikelihood:
         ids: Token ids.
     """
     rows = np.arange(len(ids))
-    wanted = np.asarray(ids, np.int64)
-    total = log_softmax(logits)[rows, wanted].sum(dtype=np.float64)
-    return Loglikelihood(float(total), bool((logits.argmax(axis=1) == wanted).all()))
+    tokens = np.asarray(ids, np.int64)
+    total = log_softmax(logits)[rows, tokens].sum(dtype=np.float64)
+    return Loglikelihood(float(total), bool((logits.argmax(axis=1) == tokens).all()))
 
 
 def log_softmax(logits: F32) -> F32:
@@ -65,8 +65,8 @@ def divergence(base: F32, model: F32) -> F64:
     """
     out = np.empty(len(base), np.float64)
     for rows in _blocks(len(base)):
-        wanted = base[rows].astype(np.float64)
-        out[rows] = (np.exp(wanted) * (wanted - model[rows])).sum(axis=1)
+        reference = base[rows].astype(np.float64)
+        out[rows] = (np.exp(reference) * (reference - model[rows])).sum(axis=1)
     return out
 
 

@@ -66,6 +66,7 @@ class Comparison:
         largest_divergence: Largest divergence at one token, in nats.
         same_top: Fraction of the tokens at which both models have the same most probable token.
         loss_error: Standard error of the difference of the two cross-entropies, token by token.
+        divergence_error: Standard error of `mean_divergence`, in nats.
     """
 
     model: Perplexity
@@ -74,6 +75,7 @@ class Comparison:
     largest_divergence: float
     same_top: float
     loss_error: float
+    divergence_error: float
 
     @property
     def ratio(self) -> float:
@@ -101,7 +103,9 @@ class Comparison:
                 "perplexity": f"{self.model.perplexity:.4f}",
                 "perplexity of the base": f"{self.base.perplexity:.4f}",
                 "ratio": f"{self.ratio:.4f} ± {self.ratio_error:.4f}",
-                "mean Kullback-Leibler divergence": f"{self.mean_divergence:.4g} nats",
+                "mean Kullback-Leibler divergence": (
+                    f"{self.mean_divergence:.4g} ± {self.divergence_error:.2g} nats"
+                ),
                 "largest Kullback-Leibler divergence": f"{self.largest_divergence:.4g} nats",
                 "same most probable token": f"{100 * self.same_top:.2f} % of the tokens",
             },
@@ -115,6 +119,7 @@ class Comparison:
             "ratio": self.ratio,
             "ratio_error": self.ratio_error,
             "mean_divergence": self.mean_divergence,
+            "divergence_error": self.divergence_error,
             "largest_divergence": self.largest_divergence,
             "same_top": self.same_top,
         }
@@ -181,13 +186,13 @@ def compare(
     losses: tuple[list[F64], list[F64]] = ([], [])
     divergences, same = [], []
     for part in windows(ids, window, progress):
-        predicted, wanted = (
+        predicted, reference = (
             log_softmax(side.logits(part[:-1], stepwise=stepwise)) for side in (model, base)
         )
-        for where, logs in zip(losses, (predicted, wanted), strict=True):
+        for where, logs in zip(losses, (predicted, reference), strict=True):
             where.append(_losses(logs, part))
-        divergences.append(divergence(wanted, predicted))
-        same.append(predicted.argmax(axis=1) == wanted.argmax(axis=1))
+        divergences.append(divergence(reference, predicted))
+        same.append(predicted.argmax(axis=1) == reference.argmax(axis=1))
     apart = np.concatenate(divergences)
     return Comparison(
         model=_mean(losses[0]),
@@ -196,6 +201,7 @@ def compare(
         largest_divergence=float(apart.max()),
         same_top=float(np.concatenate(same).mean()),
         loss_error=_standard_error(np.concatenate(losses[0]) - np.concatenate(losses[1])),
+        divergence_error=_standard_error(apart),
     )
 
 

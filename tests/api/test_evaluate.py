@@ -118,6 +118,7 @@ def test_a_model_does_not_differ_from_itself(rng):
     model = FakeModel(rng.normal(0, 3, (VOCAB, VOCAB)))
     comparison = evaluate.compare(model, model, rng.integers(0, VOCAB, 80).tolist(), window=32)
     assert (comparison.mean_divergence, comparison.largest_divergence) == (0, 0)
+    assert comparison.divergence_error == 0
     assert (comparison.same_top, comparison.ratio, comparison.ratio_error) == (1, 1, 0)
 
 
@@ -134,6 +135,8 @@ def test_a_comparison_has_both_perplexities_and_the_divergence(rng):
     divergences = (np.exp(base) * (base - model)).sum(1)
     assert comparison.mean_divergence == pytest.approx(divergences.mean(), rel=1e-4)
     assert comparison.largest_divergence == pytest.approx(divergences.max(), rel=1e-4)
+    error = divergences.std() / np.sqrt(79)
+    assert comparison.divergence_error == pytest.approx(error, rel=1e-4)
     apart = (base - model)[np.arange(79), ids[1:]]
     assert comparison.ratio == pytest.approx(np.exp(apart.mean()), rel=1e-4)
     assert comparison.loss_error == pytest.approx(apart.std() / np.sqrt(79), rel=1e-4)
@@ -187,6 +190,8 @@ def test_the_command_prints_the_figures_and_compares(package):
     shown = run(*words, "--against", package)
     assert f"{alone['perplexity']:.4f}" in shown.out
     assert "100.00 %" in shown.out
+    assert both["divergence_error"] == 0
+    assert "0.000000 nats (standard error 0.000000)" in shown.out
     assert "--backend" in shown.err
     assert "divergence" not in run(*words).out
 

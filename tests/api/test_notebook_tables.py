@@ -91,9 +91,11 @@ def test_the_stats_of_a_generation_and_its_model_are_tables(made_package):
 
 
 def test_a_comparison_is_a_table():
-    comparison = Comparison(Perplexity(10, 1, 2.0), Perplexity(10, 1, 1.9), 0.1, 0.4, 0.8, 0.01)
+    comparison = Comparison(
+        Perplexity(10, 1, 2.0), Perplexity(10, 1, 1.9), 0.1, 0.4, 0.8, 0.01, 0.02
+    )
     page = table_of(comparison)
-    for words in ("perplexity of the base", f"{comparison.ratio:.4f}", "80.00 %"):
+    for words in ("perplexity of the base", f"{comparison.ratio:.4f}", "0.1 ± 0.02", "80.00 %"):
         assert words in page.text
     assert f"ratio={comparison.ratio:.4f}" in repr(comparison)
 

@@ -17,7 +17,7 @@ from support.safetensor_files import llama_tensors, write_llama
 def row(model: str, passes: str, *, ratio: float, divergence: float, same: float = 0.999) -> Row:
     base = Perplexity(100, 1, 3.0)
     side = Perplexity(100, 1, 3.0 + float(np.log(ratio)))
-    return Row(model, passes, Comparison(side, base, divergence, divergence, same, 0.0))
+    return Row(model, passes, Comparison(side, base, divergence, divergence, same, 0.0, 0.0))
 
 
 def broken(*rows: Row) -> list[str]:

@@ -129,7 +129,11 @@ def _show(evaluation: Perplexity | Comparison) -> None:
                 f"{100 * (evaluation.ratio - 1):+.3f} % "
                 f"(standard error {100 * evaluation.ratio_error:.3f})",
             ),
-            ("mean divergence", f"{evaluation.mean_divergence:.6f} nats"),
+            (
+                "mean divergence",
+                f"{evaluation.mean_divergence:.6f} nats "
+                f"(standard error {evaluation.divergence_error:.6f})",
+            ),
             ("largest divergence", f"{evaluation.largest_divergence:.4f} nats"),
             ("same top token", f"{100 * evaluation.same_top:.2f} %"),
         ]

@@ -72,23 +72,23 @@ class ErrorMeter:
         self._difference = self._power = 0.0
         self._worst: tuple[float, int, int] = (0.0, 0, 0)
 
-    def add(self, chunk: Chunk, wanted: F32Array, found: F32Array) -> None:
+    def add(self, chunk: Chunk, source: F32Array, stored: F32Array) -> None:
         """Add the error of a chunk.
 
         Args:
             chunk: The chunk.
-            wanted: Values of the source, float32 [stored rows, row elements].
-            found: Stored values of the same shape.
+            source: Its values in the source, float32 [stored rows, row elements].
+            stored: The stored values, of the same shape.
         """
         row, column = (0, chunk.first) if self._is_flat else (chunk.first, 0)
-        if not wanted.size:
+        if not source.size:
             return
-        width = wanted.shape[1]
+        width = source.shape[1]
         rows = max(1, SLICE // max(1, width))
-        for first in range(0, len(wanted), rows):
+        for first in range(0, len(source), rows):
             for start in range(0, width, SLICE):
                 part = slice(first, first + rows), slice(start, start + SLICE)
-                self._compare(wanted[part], found[part], row + first, column + start)
+                self._compare(source[part], stored[part], row + first, column + start)
 
     def merge(self, other: ErrorMeter) -> None:
         """Add the error of the chunks that follow, which another meter measured."""
@@ -97,11 +97,11 @@ class ErrorMeter:
         if other._worst[0] > self._worst[0]:
             self._worst = other._worst
 
-    def _compare(self, wanted: F32Array, found: F32Array, row: int, column: int) -> None:
-        source = wanted.astype(np.float64)
-        power = self._by_block(source)
-        np.subtract(found, source, out=source)
-        difference = self._by_block(source)
+    def _compare(self, source: F32Array, stored: F32Array, row: int, column: int) -> None:
+        values = source.astype(np.float64)
+        power = self._by_block(values)
+        np.subtract(stored, values, out=values)
+        difference = self._by_block(values)
         self._power += float(power.sum())
         self._difference += float(difference.sum())
         ratio = difference / np.maximum(power, _LEAST_POWER)

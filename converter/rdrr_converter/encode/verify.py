@@ -77,9 +77,9 @@ def _measure(reader: ShardReader, work: tuple[PlannedTensor, Chunk]) -> ErrorMet
     """Compare a chunk on disk with its source."""
     tensor, chunk = work
     meter = ErrorMeter(tensor)
-    expected = read_chunk(tensor, chunk)
+    source = read_chunk(tensor, chunk)
     for part, rows in _parts(tensor, chunk):
-        meter.add(part, expected[rows], _decode(tensor, part, reader))
+        meter.add(part, source[rows], _decode(tensor, part, reader))
     return meter
 
 
