@@ -55,7 +55,6 @@ class GpuBatch(GpuSequences):
         with ExitStack() as undo:
             undo.callback(arena.dispose)
             self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
-            self.rewinds = not self._cache.states.size
             ring = BATCH_STEPS * MOST_SEQUENCES
             state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
             self._batch_passes = BatchPasses(plan, executor, state, self._cache)
@@ -93,6 +92,11 @@ class GpuBatch(GpuSequences):
         if not self._executor.device.info.software:
             phases = self._batch_passes.decode_phases(self.sequences)
             self._executor.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
+
+    def resumable(self, sequence: int, base: int) -> int:
+        """Return the last slot up to `base` at which a sequence can go on."""
+        del sequence
+        return 0 if self._cache.states.size else base
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> GpuFeed | None:
         """Return a feed that begins with rows, see `BatchBackend.feed_rows`."""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from rdrr_runtime.backend import Row
-from rdrr_runtime.decode import scheduler
-from rdrr_runtime.decode.scheduler import ScheduledText, Scheduler
+from rdrr_runtime.decode.scheduler import Pace, ScheduledText, Scheduler
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
@@ -35,12 +34,15 @@ class SlotsOfIds:
     def __init__(
         self, sequences: int, *, waits_for_ids: bool = False, rewinds: bool = True
     ) -> None:
-        self.sequences, self.context, self.rewinds = sequences, CONTEXT, rewinds
+        self.sequences, self.context, self._rewinds = sequences, CONTEXT, rewinds
         self.cache = [[-1] * CONTEXT for _ in range(sequences)]
         self.seeds: dict[int, list[int]] = {}
         self.filled: list[int] = []
         self.feed: FeedOfIds | None = None
         self._waits_for_ids = waits_for_ids
+
+    def resumable(self, _: int, base: int) -> int:
+        return base if self._rewinds else 0
 
     def fill(self, rows: Sequence[Row]) -> None:
         self.filled.append(len(rows))
@@ -99,7 +101,7 @@ class FeedOfIds:
 
 
 def text(prompt: Sequence[int], most: int = 12, sampling: SamplingParams = GREEDY) -> ScheduledText:
-    return ScheduledText(list(prompt), most, sampling, frozenset({END}), [])
+    return ScheduledText(list(prompt), most, sampling, frozenset({END}))
 
 
 def alone(wanted: ScheduledText) -> list[int]:
@@ -121,8 +123,10 @@ def run(queue: Scheduler, arriving: Sequence[ScheduledText], chance: random.Rand
     while left or queue.running or queue.waiting:
         while left and chance.random() < 0.4:
             queue.add(left.pop())
-        for each, ids in queue.step():
+        for each, ids, finish in queue.step():
             received[id(each)] += ids
+            is_last = each.finish != "running" and received[id(each)] == each.ids
+            assert finish == (each.finish if is_last else "running")
     assert all(each.ids == received[id(each)] for each in arriving)
 
 
@@ -198,10 +202,10 @@ def test_a_row_of_another_sequence_is_noticed_by_these_tests(rng):
     assert [each.ids for each in texts] != [alone(each) for each in texts]
 
 
-def test_a_long_prompt_is_read_in_parts_while_others_are_decoded(monkeypatch):
-    monkeypatch.setattr(scheduler, "PROMPT_ROWS", 10)
+def test_a_long_prompt_is_read_in_parts_while_others_are_decoded():
     batch = SlotsOfIds(2)
-    queue, short, long = Scheduler(batch), text([1, 2], 40), text(range(30, 71))
+    queue = Scheduler(batch, Pace(prompt_rows=10, interval=4, ahead=4))
+    short, long = text([1, 2], 40), text(range(30, 71))
     queue.add(short)
     queue.step()
     queue.add(long)
@@ -221,7 +225,7 @@ def test_texts_are_admitted_in_the_order_in_which_they_came():
         queue.add(each)
     ended: list[ScheduledText] = []
     while queue.running or queue.waiting:
-        ended += [each for each, _ in queue.step() if each.finish != "running"]
+        ended += [each for each, _, finish in queue.step() if finish != "running"]
     assert list(dict.fromkeys(ended)) == texts
 
 
@@ -232,7 +236,7 @@ def test_a_text_that_is_removed_gives_its_sequence_to_the_next():
     queue.add(second)
     queue.step()
     assert (queue.running, queue.waiting) == (1, 1)
-    assert all(each is not first for each, _ in queue.remove(first))
+    assert all(each is not first for each, _, _ in queue.remove(first))
     while queue.running or queue.waiting:
         queue.step()
     assert second.ids == alone(second)

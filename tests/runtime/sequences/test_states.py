@@ -240,7 +240,7 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     # Three sequences serve seven prompts, so each is used again, with the states of the one before.
     batch = Engine(backend, [], VOCAB).generate_batch(prompts, max_tokens=9, sequences=3)
     for sequence, expected, ids in zip(batch, alone, prompts, strict=True):
-        assert_same_ids(sequence.new, expected, ids, package)
+        assert_same_ids(sequence.ids, expected, ids, package)
     backend.close()
 
 
