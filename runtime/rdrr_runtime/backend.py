@@ -326,6 +326,10 @@ class BatchBackend(Protocol):
         """
         ...
 
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """Copy the first `slots` slots of a sequence, which is resumable there, to another one."""
+        ...
+
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""
         ...

@@ -3,8 +3,9 @@
 A step first gives free sequences to the texts that have waited longest, then runs some rows of
 prompts that are not yet read, and then decodes a few tokens of every text whose prompt is. So a
 long prompt delays the others by its part of a step only. A text gets the free sequence whose cache
-holds the longest beginning of its prompt, and runs the rest. Each text gets the ids that it would
-get alone. `Scheduler.run` serves prompts that are all known at the beginning.
+holds the longest beginning of its prompt. If another text that runs holds a longer one, that is
+copied, and if it is about to, the text waits for it; the rest of the prompt runs. Each text gets
+the ids that it would get alone. `Scheduler.run` serves prompts that are all known at the beginning.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class Pace:
         interval: Tokens of each text in a step, which are read back together.
         ahead: Passes that are submitted before the ids of a step are read back, at most `interval`:
             the device goes on while the host turns ids into text and sends it.
+        shared_rows: Fewest rows that are copied from another text; fewer run sooner than that.
     """
 
     prompt_rows: int | None = None
     interval: int = 8
     ahead: int = 2
+    shared_rows: int = 64
 
 
 SERVER_PACE = Pace(prompt_rows=512, interval=4, ahead=4)
@@ -201,13 +204,43 @@ class Scheduler:
     def _read_prompts(self) -> list[Delivered]:
         """Run rows of prompts, which ends the round: its passes read the rows that each wrote."""
         most, rows = self._pace.prompt_rows, list[Row]()
-        for text in self._running:
+        # All copies come first, since the rows that are taken here have not run before the end.
+        reading = [
+            text
+            for place, text in enumerate(self._running)
+            if not text.is_read and not self._waits_for(text, self._running[:place])
+        ]
+        for text in reading:
             rows += text.take_rows(None if most is None else most - len(rows))
         if not rows:
             return []
         delivered = self._end_round()
         self._backend.fill(rows)
         return delivered
+
+    def _waits_for(self, text: ScheduledText, earlier: Sequence[ScheduledText]) -> bool:
+        """Return whether an earlier text is about to run rows that a text can copy.
+
+        If none is, copy those that one has run.
+        """
+        resumable, least = self._backend.resumable, self._pace.shared_rows
+        ready = {
+            other: resumable(other.sequence, _shared(other.cached, text.prompt))
+            for other in earlier
+        }
+        best = max(earlier, key=lambda other: ready[other], default=text)
+        most = max(ready.get(best, 0), text.filled)
+        if any(
+            not other.is_read
+            and _shared(other.prompt, text.prompt) >= most + least
+            and resumable(other.sequence, other.filled) == other.filled
+            for other in earlier
+        ):
+            return True
+        if most >= text.filled + least:
+            self._backend.copy(best.sequence, text.sequence, most)
+            text.filled = most
+        return False
 
     def _begin_round(self, ready: list[ScheduledText]) -> _Round:
         sampled = any(not text.sampling.is_greedy for text in ready)
@@ -248,7 +281,9 @@ class Scheduler:
 def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:
     """Return how many rows of a prompt need not run; the last one must, for its successor."""
     limit = min(len(held), len(prompt) - 1)
-    return next((at for at in range(limit) if held[at] != prompt[at]), limit)
+    if list(held[:limit]) == list(prompt[:limit]):
+        return limit
+    return next(at for at in range(limit) if held[at] != prompt[at])
 
 
 class _Round:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Protocol
 
-from rdrr_runtime.backend import Backend, Row, resumable
+from rdrr_runtime.backend import Backend, ResumingBackend, Row, StoringBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
+
+
+class _Sequence(Backend, ResumingBackend, StoringBackend, Protocol):
+    """A backend with all that a sequence of a batch needs."""
+
+    def fill(self, ids: Sequence[int], base: int) -> None: ...
 
 
 class CpuBatch:
@@ -21,7 +28,7 @@ class CpuBatch:
         backends: A backend for each sequence.
     """
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
+    def __init__(self, backends: Sequence[_Sequence]) -> None:
         self._backends = backends
         self._samplers: dict[int, tuple[Sampler, list[int]]] = {}
         self.sequences = len(backends)
@@ -37,7 +44,12 @@ class CpuBatch:
 
     def resumable(self, sequence: int, base: int) -> int:
         """Return the last slot up to `base` at which a sequence can go on."""
-        return resumable(self._backends[sequence], base)
+        return self._backends[sequence].resumable(base)
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """Copy the first slots of a sequence to another one, see `BatchBackend.copy`."""
+        parts = self._backends[source].read_cache(slots)
+        self._backends[target].write_cache(parts, slots)
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""

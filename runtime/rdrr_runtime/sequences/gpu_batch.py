@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 
 from rdrr_device.arena import DeviceArena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.copies import copy_through
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
@@ -97,6 +99,21 @@ class GpuBatch(GpuSequences):
         """Return the last slot up to `base` at which a sequence can go on."""
         del sequence
         return 0 if self._cache.states.size else base
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """Copy the first slots of a sequence to another one, see `BatchBackend.copy`.
+
+        All slots are copied: they are one piece in each layer, where the first ones are one in each
+        head.
+        """
+        del slots
+        pairs = zip(self._cache.of_sequence(source), self._cache.of_sequence(target), strict=True)
+        copy_through(self._executor.device, self._scratch, pairs, label="copying a beginning")
+
+    @cached_property
+    def _scratch(self) -> BufferSlice:
+        largest = max(part.size for part in self._cache.of_sequence(0))
+        return self._arena.empty("scratch", largest)
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> GpuFeed | None:
         """Return a feed that begins with rows, see `BatchBackend.feed_rows`."""

@@ -18,7 +18,11 @@ from rdrr.serve.worker import Worker
 from support.serving import Running, serving
 
 CONTEXT, TOKENS = 160, 6
-PREFIX = "And it came to pass in those days, that the word of the LORD came unto me, saying, "
+PREFIX = (
+    "And it came to pass in those days, that the word of the LORD came unto me, saying, Son of "
+    "man, set thy face against the mountains, and speak unto the children of Israel, and say unto "
+    "them, Hear the word of the LORD, ye that dwell in the land, and remember the days of old. "
+)
 SUBJECTS = ("The king of Israel", "A man of God", "My people", "The priest", "Jesus", "The sea",
             "Thy servant", "The children of Judah")  # fmt: skip
 VERBS = ("shall be", "said unto", "went up to", "did not")

@@ -34,6 +34,15 @@ def completed(connection: HTTPConnection, **more: object) -> bytes:
     return answer
 
 
+def is_renewed(worker: Worker, model: rdrr.Model) -> bool:
+    """Wait until another model is loaded; return whether one is, after a minute at most."""
+    for _ in range(1200):
+        if worker.model is not model and worker.is_alive:
+            return True
+        threading.Event().wait(0.05)
+    return False
+
+
 class FullDisk(io.StringIO):
     """A log on a disk that has no room."""
 
@@ -61,8 +70,7 @@ def test_a_model_that_fails_is_an_error_for_each_request_and_is_loaded_again(
         answers = [ask.result(60) for ask in asks]
         assert all(status in (500, 503) and b'"error"' in answer for status, answer in answers)
         assert server.ask("GET", "/health")[0] == 503
-        while worker.model is model or not worker.is_alive:
-            threading.Event().wait(0.05)
+        assert is_renewed(worker, model)
         assert server.ask("GET", "/health?generate=1")[0] == 200
         assert server.ask("POST", "/v1/completions", raw)[0] == 200
     worker.stop(60)

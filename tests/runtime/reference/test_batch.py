@@ -71,3 +71,19 @@ def test_a_prompt_that_goes_on_where_a_text_ended_runs_only_the_rest(backend, rn
     queue.run([branches])
     assert filled[1:] == [21 - begin]
     assert branches.ids == alone(backend, branches)
+
+
+def test_a_beginning_is_copied_from_a_text_that_runs(backend, rng):
+    (first,) = texts_of(rng, 40)
+    others = [
+        ScheduledText([*first.prompt[:keep], 5, 6], 7, way, frozenset())
+        for keep, way in zip((39, 20), WAYS[1:], strict=True)
+    ]
+    batch = backend.batch(3, CONTEXT)
+    copied = []
+    copy = batch.copy
+    batch.copy = lambda *slots: (copied.append(slots[2]), copy(*slots))
+    texts = [first, *others]
+    Scheduler(batch, Pace(prompt_rows=16, shared_rows=8)).run(texts)
+    assert [text.ids for text in texts] == [alone(backend, text) for text in texts]
+    assert copied == [16, 32], "states are copied where a part of the prompt ended"

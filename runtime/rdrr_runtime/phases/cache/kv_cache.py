@@ -256,6 +256,16 @@ class KvCache:
         caches = sum(layer.keys.size + layer.values.size for layer in self.layers.values())
         return caches + self.states.size
 
+    def of_sequence(self, sequence: int) -> list[BufferSlice]:
+        """Return the memory of a sequence in all layers, without its states."""
+        return [
+            buffer.range(sequence * part.size // part.sequences, part.size // part.sequences)
+            for layer, spec in self.specs.items()
+            for part, buffer in zip(
+                spec.parts, (self.layers[layer].keys, self.layers[layer].values), strict=True
+            )
+        ]
+
     def read(self, device: Device, slots: int, copy: int | None = None) -> dict[str, U8]:
         """Read the first `slots` slots of every layer, and the states after them.
 
