@@ -203,7 +203,7 @@ class CpuBackend:
             )
         for name, part in targets.items():
             part.copy_(torch.from_numpy(np.array(cache[name]).view(np.float32)))
-        self._position.reset(slots)
+        self._position.replace(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:
         names = ("keys", "values")

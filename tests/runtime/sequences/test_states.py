@@ -58,6 +58,14 @@ def test_a_sequence_resumes_at_its_start_at_its_position_or_at_a_copy():
     assert position.resumable(99) == 0
 
 
+def test_the_copies_of_a_sequence_that_is_replaced_are_discarded():
+    position = StatePosition(Log())
+    position.advance(10)
+    position.keep()
+    position.replace(30)
+    assert [position.resumable(at) for at in (10, 29, 30)] == [0, 0, 30]
+
+
 def test_a_model_without_states_resumes_everywhere():
     position = StatePosition()
     position.begin(7)
@@ -231,6 +239,18 @@ def test_a_saved_sequence_continues_in_another_backend(package, device, rng, kin
     assert new == continued(engine, sequence, 7)
     first.close()
     other.close()
+
+
+def test_a_loaded_sequence_resumes_nowhere_in_the_one_before(package, rng):
+    backend = opened(package, None, "cpu")
+    saved = prompt(rng, 30)
+    engine = Engine(backend, [], VOCAB)
+    continued(engine, saved, 1)
+    slots, cache = engine.save_cache(saved)
+    continued(engine, prompt(rng, 10), 3)
+    engine.load_cache(saved, slots, cache)
+    branch = [*saved[:20], 5, 6]
+    assert continued(engine, branch, 5) == fresh(opened(package, None, "cpu"), branch, 5)
 
 
 def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):

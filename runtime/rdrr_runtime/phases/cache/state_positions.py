@@ -95,6 +95,10 @@ class StatePosition:
         self._at = position
         self._kept = {at: index for at, index in self._kept.items() if at <= position}
 
+    def replace(self, position: int) -> None:
+        """Note that the states are those of another sequence, after `position` of its tokens."""
+        self._at, self._kept = position, {}
+
     def advance(self, tokens: int) -> None:
         """Note that the states have absorbed further tokens."""
         self._at += tokens
