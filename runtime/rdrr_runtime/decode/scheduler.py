@@ -55,6 +55,8 @@ class ScheduledText:
         finish: Why it ended: `stop`, `length` or `context`; `running` before the end.
         filled: Rows of the prompt that have run; the last one runs when the first token is decoded.
         sequence: Index of the batch's sequence that it occupies; -1 while it waits.
+        border: Rows of the prompt that others have in common with it. A part of the prompt ends
+            there, since states can only be copied where a part ends.
     """
 
     prompt: Sequence[int]
@@ -65,6 +67,7 @@ class ScheduledText:
     finish: str = "running"
     filled: int = 0
     sequence: int = -1
+    border: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -85,6 +88,7 @@ class ScheduledText:
     def take_rows(self, most: int | None) -> list[Row]:
         """Return the next rows of the prompt, which are about to run."""
         begin, end = self.filled, len(self.prompt) - 1
+        end = self.border if begin < self.border < end else end
         end = end if most is None else min(begin + most, end)
         self.filled = end
         return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
@@ -195,6 +199,9 @@ class Scheduler:
             text.sequence = max(self._free, key=lambda free: self._reusable(free, text.prompt))
             self._free.remove(text.sequence)
             text.filled = self._reusable(text.sequence, text.prompt)
+            others = (*self._held, *(other.prompt for other in self._running))
+            border = max(_shared(ids, text.prompt) for ids in others)
+            text.border = border if border >= text.filled + self._pace.shared_rows else 0
             self._running.append(text)
 
     def _reusable(self, sequence: int, prompt: Sequence[int]) -> int:
@@ -230,13 +237,12 @@ class Scheduler:
         }
         best = max(earlier, key=lambda other: ready[other], default=text)
         most = max(ready.get(best, 0), text.filled)
-        if any(
-            not other.is_read
-            and _shared(other.prompt, text.prompt) >= most + least
-            and resumable(other.sequence, other.filled) == other.filled
-            for other in earlier
-        ):
-            return True
+        for other in earlier:
+            shared = _shared(other.prompt, text.prompt)
+            resumes = resumable(other.sequence, other.filled) == other.filled
+            if not other.is_read and resumes and shared >= most + least:
+                other.border = shared if other.border <= other.filled else other.border
+                return True
         if most >= text.filled + least:
             self._backend.copy(best.sequence, text.sequence, most)
             text.filled = most

@@ -7,6 +7,7 @@ import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.drafts import ModelDraft, Proposal
+from rdrr_runtime.decode.scheduler import Pace, ScheduledText, Scheduler
 from rdrr_runtime.decode.speculative import SpeculativeDecoding
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm
@@ -16,6 +17,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 from support.comparison import relative_error
 from support.hybrids import VOCAB, hybrid_manifest, state_space_manifest, write_hybrid
@@ -262,6 +264,39 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     for sequence, expected, ids in zip(batch, alone, prompts, strict=True):
         assert_same_ids(sequence.ids, expected, ids, package)
     backend.close()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_texts_of_a_batch_run_a_beginning_that_they_share_once(backend, rng, together, package):
+    """Of the texts that come one after the other the second shows where the others begin alike."""
+    beginning = prompt(rng, 70)
+    prompts = [[*beginning, *prompt(rng, length)] for length in (40, 9, 20)]
+    alone = [fresh(backend, ids, 6) for ids in prompts]
+    batch, filled = backend.batch(3, CONTEXT), []
+    fill = batch.fill
+    batch.fill = lambda rows: (filled.append(len(rows)), fill(rows))
+    queue = Scheduler(batch, Pace(shared_rows=16))
+    texts = [ScheduledText(ids, 6, SamplingParams(), frozenset()) for ids in prompts]
+    for part in [texts] if together else [[text] for text in texts]:
+        queue.run(part)
+    for text, expected in zip(texts, alone, strict=True):
+        assert_same_ids(text.ids, expected, text.prompt, package)
+    rest = 40 + 9 + 20 - 3
+    assert sum(filled) == rest + 70 * (1 if together else 2)
+
+
+def test_a_short_prompt_leaves_no_states_of_the_text_before_it(backend, rng, package):
+    """Its only row runs in decoding, and the copies behind it are those of another text."""
+    batch = backend.batch(1, CONTEXT)
+    queue = Scheduler(batch, Pace(shared_rows=3))
+    texts = [ScheduledText(prompt(rng, 6), 9, SamplingParams(), frozenset())]
+    queue.run(texts)
+    for begin in ([7], [7]):
+        ids = [*begin, *texts[-1].ids[:7], 5, 6] if len(texts) > 1 else begin
+        texts.append(ScheduledText(ids, 9, SamplingParams(), frozenset()))
+        queue.run(texts[-1:])
+    for text in texts:
+        assert_same_ids(text.ids, fresh(backend, text.prompt, 9), text.prompt, package)
 
 
 def test_a_context_shift_runs_the_rest_again(backend, rng):

@@ -386,8 +386,7 @@ class KvCache:
             )
             for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
         }
-        copies = COPIES if sequences == 1 else 0  # a batch never resumes a sequence
-        states = StateCache.allocate(arena, graph.states, sequences, copies)
+        states = StateCache.allocate(arena, graph.states, sequences, COPIES)
         return KvCache(context, dtype, specs, layers, states)
 
     @staticmethod
