@@ -138,7 +138,7 @@ test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the b
 
 test-serve: $(VENV)/installed-dev ## Run all tests of the server, with further clients from PyPI.
 	@$(PIP) install --quiet -c constraints.txt litellm llm 'lm-eval[api]'
-	$(BIN)/python -m pytest -q tests/api/serve tests/runtime/decode/test_scheduler.py
+	$(BIN)/python -m pytest -q tests/api/serve tests/runtime/decode/test_scheduler.py tests/runtime/reference/test_batch.py
 
 clean: ## Remove .venv, the archives and what the demo made.
 	rm -rf $(VENV) $(DIST) demo

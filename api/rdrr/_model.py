@@ -188,7 +188,7 @@ class Model(ScoringModel):
         """Continue several prompts together, each as if it were alone.
 
         On a GPU each pass has one row per sequence, so the weights are read once for all of them.
-        On the CPU the prompts are continued one after the other.
+        On the CPU the sequences of a pass run one after the other.
 
         Args:
             prompts: Prompts, each as text or token ids.
@@ -216,9 +216,9 @@ class Model(ScoringModel):
         )
         return [
             Completion(
-                self._codec.continuation(text.prompt, text.new),
+                self._codec.continuation(text.prompt, text.ids),
                 list(text.prompt),
-                text.new,
+                text.ids,
                 text.finish,
             )
             for text in texts

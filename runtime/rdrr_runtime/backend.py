@@ -120,6 +120,14 @@ class Backend(Protocol):
         """
         ...
 
+    def batch(self, sequences: int, context: int) -> BatchBackend:
+        """Return a batch of at least `sequences` sequences with at least `context` slots each.
+
+        Raises:
+            UsageError: There are too many sequences, or the cache type does not support batches.
+        """
+        ...
+
     def close(self) -> None:
         """Free the memory of the model."""
         ...
@@ -302,16 +310,24 @@ class BatchBackend(Protocol):
     Attributes:
         sequences: Number of sequences.
         context: Slots of each sequence.
-        rewinds: Whether a sequence can go on at any slot that it has filled; one with recurrent
-            states cannot.
     """
 
     sequences: int
     context: int
-    rewinds: bool
 
     def build_ahead(self) -> None:
         """Start to compile what decoding needs, so that the first texts do not wait for it."""
+        ...
+
+    def resumable(self, sequence: int, base: int) -> int:
+        """Return the last slot up to `base` at which a sequence that has filled it can go on.
+
+        It is `base` unless the sequence has recurrent states.
+        """
+        ...
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """Copy the first `slots` slots of a sequence, which is resumable there, to another one."""
         ...
 
     def fill(self, rows: Sequence[Row]) -> None:
@@ -339,13 +355,4 @@ class BatchBackend(Protocol):
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Run rows like `greedy`, feeding back tokens sampled for each sequence."""
-        ...
-
-
-@runtime_checkable
-class BatchingBackend(Protocol):
-    """A backend that can also decode batches of several sequences."""
-
-    def batch(self, sequences: int, context: int) -> BatchBackend:
-        """Return a batch of at least `sequences` sequences with at least `context` slots each."""
         ...

@@ -17,15 +17,15 @@ import numpy.typing as npt
 from rdrr_format.errors import FormatError, GenerationError, UsageError
 from rdrr_format.options import check_count
 
-from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend, resumable
+from rdrr_runtime.backend import Backend, StoringBackend, resumable
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.backend_lock import BackendLock
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.chooser import Chooser
 from rdrr_runtime.decode.interval import AUTO, Interval, check_interval
 from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
+from rdrr_runtime.decode.scheduler import Pace, ScheduledText, Scheduler
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.sampling.logprobs import Logprobs
@@ -176,8 +176,8 @@ class Engine:
         stop_ids: Sequence[int] = (),
         sequences: int = 16,
         counts: Counts | None = None,
-    ) -> list[BatchSequence]:
-        """Continue several prompts, as a batch if the backend supports it, otherwise in order.
+    ) -> list[ScheduledText]:
+        """Continue several prompts together, each as if it were alone.
 
         Args:
             prompts: Token ids of each prompt, at least one.
@@ -204,38 +204,14 @@ class Engine:
             self._check(prompt)
         if not prompts:
             return []
-        if not isinstance(self.backend, BatchingBackend):
-            return self._one_by_one(prompts, max_tokens, sampling, stop_ids, counts or Counts())
         longest = max(map(len, prompts)) + max_tokens
         slots = min(self.backend.info.context, -(-longest // SLOTS) * SLOTS)
+        ends = self._eos.union(stop_ids)
+        texts = [ScheduledText(prompt, max_tokens, sampling, ends) for prompt in prompts]
         with self.lock.exclusive():
-            return run_batch(
-                self.backend.batch(min(sequences, len(prompts)), slots),
-                prompts,
-                max_tokens=max_tokens,
-                sampling=sampling,
-                interval=interval,
-                stop_ids=self._eos.union(stop_ids),
-                counts=counts or Counts(),
-            )
-
-    def _one_by_one(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int,
-        sampling: SamplingParams,
-        stop_ids: Sequence[int],
-        counts: Counts,
-    ) -> list[BatchSequence]:
-        every = []
-        for prompt in prompts:
-            stats = GenerationStats(counts=counts)
-            runs = self.generate(
-                prompt, max_tokens=max_tokens, sampling=sampling, stats=stats, stop_ids=stop_ids
-            )
-            new = [token for run in runs for token in run]
-            every.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
-        return every
+            batch = self.backend.batch(min(sequences, len(prompts)), slots)
+            Scheduler(batch, Pace(interval=interval), counts).run(texts)
+        return texts
 
     def _check(self, prompt: Sequence[int], *, shifts: bool = False) -> None:
         context = self.backend.info.context

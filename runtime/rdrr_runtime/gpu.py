@@ -259,7 +259,7 @@ class GpuBackend:
         """Restore what `read_cache` returned."""
         self._sequence.step.invalidate()
         self._plan.cache.write(self.device, cache, slots)
-        self._position.reset(slots)
+        self._position.replace(slots)
 
     def batch(self, sequences: int, context: int) -> GpuBatch:
         """Return a batch with at least these sequences and slots; it is kept for the next call.

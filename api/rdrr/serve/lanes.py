@@ -1,14 +1,14 @@
 """The lanes: how jobs share the model of a worker.
 
 Jobs that need nothing of their own share passes (`rdrr_runtime.decode.scheduler`). The others, and
-all jobs on a backend without batches, run one after the other in the model's single sequence; a
-step of each kind alternates, so neither waits for the other to end.
+all jobs where the type of the cache has no batches, run one after the other in the model's single
+sequence; a step of each kind alternates, so neither waits for the other to end.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from rdrr.serve.jobs import Event, Job
 
 if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.scheduler import ScheduledText, Scheduler
+    from rdrr_runtime.decode.scheduler import Delivered, ScheduledText, Scheduler
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
@@ -76,7 +76,7 @@ class Lanes:
             self._waiting.append(job)
             return
         ends = self._stop_ids.union(job.stop_ids)
-        text = ScheduledText(job.prompt, job.max_tokens, job.sampling, ends, [])
+        text = ScheduledText(job.prompt, job.max_tokens, job.sampling, ends)
         self._shared[text] = _Answer(self._model, job, self._reports)
         self._scheduler.add(text)
 
@@ -98,27 +98,23 @@ class Lanes:
 
     def _step_shared(self, scheduler: Scheduler) -> None:
         try:
-            for text, ids in scheduler.step():
-                self._deliver(text, ids)
+            self._deliver(scheduler.step())
         except GenerationError as error:  # which of the texts is the cause is not known
             self._scheduler = scheduler.renewed()
             shared, self._shared = self._shared, {}
             for answer in shared.values():
                 self._reports.deliver(answer.job, Event(error=error))
 
-    def _deliver(self, text: ScheduledText, ids: list[int]) -> None:
-        answer = self._shared.get(text)
-        if answer is None:
-            return
-        if answer.add(ids, text.finish):
-            del self._shared[text]
-            if text.finish == "running":
-                self._remove(text)
-
-    def _remove(self, text: ScheduledText) -> None:
+    def _deliver(self, delivered: Iterable[Delivered]) -> None:
+        """Deliver new ids in order; where a stop string ends a text, others may get more behind."""
         assert self._scheduler is not None
-        for other, ids in self._scheduler.remove(text):
-            self._deliver(other, ids)
+        waiting = deque(delivered)
+        while waiting:
+            text, ids, finish = waiting.popleft()
+            answer = self._shared.get(text)
+            if answer is not None and answer.add(ids, finish):
+                del self._shared[text]
+                waiting += self._scheduler.remove(text)
 
     def _end_late(self, job: Job) -> None:
         limit = f"at most {job.timeout:g} seconds"
@@ -129,7 +125,8 @@ class Lanes:
         for text, answer in [pair for pair in self._shared.items() if is_over(pair[1].job)]:
             if self._shared.pop(text, None) is not None:
                 end(answer.job)
-                self._remove(text)
+                assert self._scheduler is not None
+                self._deliver(self._scheduler.remove(text))
         for job in [job for job in self._waiting if is_over(job)]:
             self._waiting.remove(job)
             end(job)
@@ -140,11 +137,8 @@ class Lanes:
 
 
 def _scheduler(backend: Backend, slots: int) -> Scheduler | None:
-    from rdrr_runtime.backend import BatchingBackend
     from rdrr_runtime.decode.scheduler import Scheduler
 
-    if not isinstance(backend, BatchingBackend):
-        return None
     with suppress(UsageError):  # the type of the cache has no batches
         batch = backend.batch(slots, backend.info.context)
         batch.build_ahead()

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rdrr_format.errors import DeviceError, RdrrError
@@ -156,8 +157,6 @@ class Worker:
             self._changed.notify_all()
 
     def _failed(self, error: BaseException) -> None:
-        if not isinstance(error, RdrrError):
-            traceback.print_exception(error)
         with self._changed:
             self.failure = error
             jobs, self._jobs, self._new = self._jobs, [], deque()
@@ -165,6 +164,9 @@ class Worker:
         for job in jobs:
             if not job.cancelled:
                 job.deliver(Event(error=DeviceError("the model has failed", found=error)))
+        if not isinstance(error, RdrrError):
+            with suppress(OSError, ValueError):  # a full disk or a closed log ends no server
+                traceback.print_exception(error)
         if self._loaded.is_set():
             self.restarts += 1
             threading.Event().wait(RESTART_SECONDS)

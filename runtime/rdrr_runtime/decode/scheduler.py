@@ -1,31 +1,45 @@
-"""Continuous batching for a server: texts join and leave between steps, and prompts come in parts.
+"""Continuous batching: texts join and leave between steps, and prompts come in parts.
 
 A step first gives free sequences to the texts that have waited longest, then runs some rows of
 prompts that are not yet read, and then decodes a few tokens of every text whose prompt is. So a
 long prompt delays the others by its part of a step only. A text gets the free sequence whose cache
-holds the longest beginning of its prompt, and runs the rest. Each text gets the ids that it would
-get alone; `run_batch` does the same for prompts that are all known at the beginning.
+holds the longest beginning of its prompt. If another text that runs holds a longer one, that is
+copied, and if it is about to, the text waits for it; the rest of the prompt runs. Each text gets
+the ids that it would get alone. `Scheduler.run` serves prompts that are all known at the beginning.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rdrr_runtime.backend import BatchBackend, Feed, Row
-from rdrr_runtime.decode.base import until_stop
+from rdrr_runtime.decode.base import Counts, until_stop
 from rdrr_runtime.sampling.params import SamplingParams
 
-PROMPT_ROWS = 512
-"""Most rows of prompts in a step."""
 
-INTERVAL = 4
-"""Tokens of each text in a step, which are read back together."""
+@dataclass(frozen=True)
+class Pace:
+    """How much a step does, which weighs the first token of a text against the next of the others.
 
-AHEAD = 4
-"""Passes that are submitted before the ids of a step are read back: the device goes on while the
-host turns ids into text and sends it."""
+    Attributes:
+        prompt_rows: Most rows of prompts in a step; None for all.
+        interval: Tokens of each text in a step, which are read back together.
+        ahead: Passes that are submitted before the ids of a step are read back, at most `interval`:
+            the device goes on while the host turns ids into text and sends it.
+        shared_rows: Fewest rows that are copied from another text; fewer run sooner than that.
+    """
+
+    prompt_rows: int | None = None
+    interval: int = 8
+    ahead: int = 2
+    shared_rows: int = 64
+
+
+SERVER_PACE = Pace(prompt_rows=512, interval=4, ahead=4)
+"""For texts that come at any time and that people read as they grow."""
 
 
 @dataclass(eq=False)
@@ -41,16 +55,19 @@ class ScheduledText:
         finish: Why it ended: `stop`, `length` or `context`; `running` before the end.
         filled: Rows of the prompt that have run; the last one runs when the first token is decoded.
         sequence: Index of the batch's sequence that it occupies; -1 while it waits.
+        border: Rows of the prompt that others have in common with it. A part of the prompt ends
+            there, since states can only be copied where a part ends.
     """
 
     prompt: Sequence[int]
     max_tokens: int
     sampling: SamplingParams
     stop_ids: frozenset[int]
-    ids: list[int]
+    ids: list[int] = field(default_factory=list)
     finish: str = "running"
     filled: int = 0
     sequence: int = -1
+    border: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -68,9 +85,11 @@ class ScheduledText:
         """The ids whose rows have certainly run: the last one of a text has not."""
         return [*self.prompt, *self.ids][:-1] if self.is_read else [*self.prompt[: self.filled]]
 
-    def take_rows(self, most: int) -> list[Row]:
+    def take_rows(self, most: int | None) -> list[Row]:
         """Return the next rows of the prompt, which are about to run."""
-        begin, end = self.filled, min(self.filled + most, len(self.prompt) - 1)
+        begin, end = self.filled, len(self.prompt) - 1
+        end = self.border if begin < self.border < end else end
+        end = end if most is None else min(begin + most, end)
         self.filled = end
         return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
 
@@ -89,8 +108,18 @@ class ScheduledText:
         return delivered
 
 
-Delivered = tuple[ScheduledText, list[int]]
-"""A text and its new ids."""
+class Delivered(NamedTuple):
+    """New ids of a text.
+
+    Attributes:
+        text: The text.
+        ids: Its next ids.
+        finish: Why it ended with these ids; `running` if more follow, perhaps in the same step.
+    """
+
+    text: ScheduledText
+    ids: list[int]
+    finish: str
 
 
 class Scheduler:
@@ -98,10 +127,14 @@ class Scheduler:
 
     Args:
         backend: Runs the rows.
+        pace: How much a step does.
+        counts: Updated; a forward pass over the rows of all sequences counts once.
     """
 
-    def __init__(self, backend: BatchBackend) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: BatchBackend, pace: Pace = SERVER_PACE, counts: Counts | None = None
+    ) -> None:
+        self._backend, self._pace, self._counts = backend, pace, counts or Counts()
         self._waiting: deque[ScheduledText] = deque()
         self._running: list[ScheduledText] = []
         self._free = list(range(backend.sequences))
@@ -121,7 +154,7 @@ class Scheduler:
 
     def renewed(self) -> Scheduler:
         """Return a scheduler without texts, on the same sequences."""
-        return Scheduler(self._backend)
+        return Scheduler(self._backend, self._pace, self._counts)
 
     def add(self, text: ScheduledText) -> None:
         """Let a text wait for its turn."""
@@ -136,7 +169,13 @@ class Scheduler:
             delivered = self._end_round()
             if text in self._running:
                 self._release(text)
-        return [(other, ids) for other, ids in delivered if other is not text]
+        return [part for part in delivered if part.text is not text]
+
+    def run(self, texts: Sequence[ScheduledText]) -> None:
+        """Run texts until each has ended."""
+        self._waiting += texts
+        while self._waiting or self._running:
+            self.step()
 
     def step(self) -> list[Delivered]:
         """Run a part of the prompts and decode some tokens; return the new ids of each text."""
@@ -148,7 +187,7 @@ class Scheduler:
             ready = [text for text in ready if text.finish == "running"]
         if ready:
             self._round = self._round or self._begin_round(ready)
-            delivered += self._deliver(self._round.run(INTERVAL))
+            delivered += self._deliver(self._round.run())
             if self._round.is_done or any(text.finish != "running" for text in ready):
                 delivered += self._end_round()
         return delivered
@@ -157,23 +196,57 @@ class Scheduler:
         while self._waiting and self._free:
             text = self._waiting.popleft()
             # Of several that hold as much the one that has been free longest: it is needed least.
-            text.sequence = max(self._free, key=lambda free: _shared(self._held[free], text.prompt))
+            text.sequence = max(self._free, key=lambda free: self._reusable(free, text.prompt))
             self._free.remove(text.sequence)
-            text.filled = _shared(self._held[text.sequence], text.prompt)
+            text.filled = self._reusable(text.sequence, text.prompt)
+            others = (*self._held, *(other.prompt for other in self._running))
+            border = max(_shared(ids, text.prompt) for ids in others)
+            text.border = border if border >= text.filled + self._pace.shared_rows else 0
             self._running.append(text)
+
+    def _reusable(self, sequence: int, prompt: Sequence[int]) -> int:
+        """Return how many rows of a prompt need not run in a free sequence."""
+        return self._backend.resumable(sequence, _shared(self._held[sequence], prompt))
 
     def _read_prompts(self) -> list[Delivered]:
         """Run rows of prompts, which ends the round: its passes read the rows that each wrote."""
-        left, rows = PROMPT_ROWS, list[Row]()
-        for text in self._running:
-            part = text.take_rows(left)
-            rows += part
-            left -= len(part)
+        most, rows = self._pace.prompt_rows, list[Row]()
+        # All copies come first, since the rows that are taken here have not run before the end.
+        reading = [
+            text
+            for place, text in enumerate(self._running)
+            if not text.is_read and not self._waits_for(text, self._running[:place])
+        ]
+        for text in reading:
+            rows += text.take_rows(None if most is None else most - len(rows))
         if not rows:
             return []
         delivered = self._end_round()
         self._backend.fill(rows)
         return delivered
+
+    def _waits_for(self, text: ScheduledText, earlier: Sequence[ScheduledText]) -> bool:
+        """Return whether an earlier text is about to run rows that a text can copy.
+
+        If none is, copy those that one has run.
+        """
+        resumable, least = self._backend.resumable, self._pace.shared_rows
+        ready = {
+            other: resumable(other.sequence, _shared(other.cached, text.prompt))
+            for other in earlier
+        }
+        best = max(earlier, key=lambda other: ready[other], default=text)
+        most = max(ready.get(best, 0), text.filled)
+        for other in earlier:
+            shared = _shared(other.prompt, text.prompt)
+            resumes = resumable(other.sequence, other.filled) == other.filled
+            if not other.is_read and resumes and shared >= most + least:
+                other.border = shared if other.border <= other.filled else other.border
+                return True
+        if most >= text.filled + least:
+            self._backend.copy(best.sequence, text.sequence, most)
+            text.filled = most
+        return False
 
     def _begin_round(self, ready: list[ScheduledText]) -> _Round:
         sampled = any(not text.sampling.is_greedy for text in ready)
@@ -182,13 +255,13 @@ class Scheduler:
                 seen = [*text.prompt, *text.ids]
                 self._backend.begin(text.sequence, text.sampling, seen)
                 self._sampling.add(text.sequence)
-        return _Round(self._backend, ready, sampled)
+        return _Round(self._backend, ready, sampled, self._pace, self._counts)
 
     def _deliver(self, ids: list[list[int]]) -> list[Delivered]:
         assert self._round is not None
         context = self._backend.context
         return [
-            (text, text.extend(new, context))
+            Delivered(text, text.extend(new, context), text.finish)
             for text, new in zip(self._round.texts, ids, strict=True)
             if text.finish == "running"
         ]
@@ -208,13 +281,15 @@ class Scheduler:
         self._running.remove(text)
         self._sampling.discard(text.sequence)
         self._free.append(text.sequence)
-        self._held[text.sequence] = text.cached if self._backend.rewinds else []
+        self._held[text.sequence] = text.cached
 
 
 def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:
     """Return how many rows of a prompt need not run; the last one must, for its successor."""
     limit = min(len(held), len(prompt) - 1)
-    return next((at for at in range(limit) if held[at] != prompt[at]), limit)
+    if list(held[:limit]) == list(prompt[:limit]):
+        return limit
+    return next(at for at in range(limit) if held[at] != prompt[at])
 
 
 class _Round:
@@ -224,10 +299,19 @@ class _Round:
         backend: Runs the rows.
         texts: The texts, none of which has ended.
         sampled: Whether tokens are sampled.
+        pace: How many passes run at a time.
+        counts: Updated.
     """
 
-    def __init__(self, backend: BatchBackend, texts: list[ScheduledText], sampled: bool) -> None:
-        self.texts = texts
+    def __init__(
+        self,
+        backend: BatchBackend,
+        texts: list[ScheduledText],
+        sampled: bool,
+        pace: Pace,
+        counts: Counts,
+    ) -> None:
+        self.texts, self._pace, self._counts = texts, pace, counts
         self._step = backend.sample if sampled else backend.greedy
         self._feed: Feed | None = backend.feed_rows([text.row for text in texts], sampled=sampled)
         # No row may run beyond its context, so the text with the fewest tokens left ends the round.
@@ -239,20 +323,22 @@ class _Round:
         """Whether a text has all the tokens that it may get."""
         return not self._left
 
-    def run(self, count: int) -> list[list[int]]:
-        """Return the next ids of each text, at most `count`."""
-        count = min(count, self._left)
+    def run(self) -> list[list[int]]:
+        """Return the next ids of each text."""
+        count = min(self._pace.interval, self._left)
         self._left -= count
         feed = self._feed
         if feed is None:
+            self._counts.forwards += count
+            self._counts.readbacks += 1
             return self._step([text.row for text in self.texts], count)
         if count > self._ahead:
-            feed.submit(count - self._ahead)
+            self._submit(feed, count - self._ahead)
         feed.fence()
-        self._ahead = min(AHEAD, self._left)
+        self._ahead = min(self._pace.ahead, self._pace.interval, self._left)
         if self._ahead:
-            feed.submit(self._ahead)
-        return feed.collect()
+            self._submit(feed, self._ahead)
+        return self._collect(feed)
 
     def rest(self) -> list[list[int]]:
         """Return the ids of the passes that are ahead."""
@@ -261,4 +347,12 @@ class _Round:
         self._feed.fence()
         self._left -= self._ahead
         self._ahead = 0
-        return self._feed.collect()
+        return self._collect(self._feed)
+
+    def _submit(self, feed: Feed, count: int) -> None:
+        feed.submit(count)
+        self._counts.forwards += count
+
+    def _collect(self, feed: Feed) -> list[list[int]]:
+        self._counts.readbacks += 1
+        return feed.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.packing import EncodedText, Segments, packs
 from rdrr_runtime.phases.cache.state_cache import state_name
 from rdrr_runtime.phases.cache.state_positions import StatePosition
+from rdrr_runtime.reference.batch import CpuBatch
 from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_probable
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
@@ -62,9 +64,16 @@ class CpuBackend:
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
         }
-        self._graph, self._weights, self._context = graph, weights, context
-        self._head: CpuDraftHead | None = None
+        self._graph, self._weights = graph, weights
         self._is_causal = graph.is_causal
+        self._batch: CpuBatch | None = None
+        self._allocate(context, observe)
+
+    def _allocate(self, context: int, observe: Observer | None = None) -> None:
+        """Allocate what belongs to a sequence."""
+        graph, weights = self._graph, self._weights
+        self._head: CpuDraftHead | None = None
+        self._context = context
         self._model = ReferenceModel(graph, weights, context, observe)
         self._copies = TensorCopies(self._model.states) if graph.states else None
         self._position = StatePosition(self._copies)
@@ -194,7 +203,7 @@ class CpuBackend:
             )
         for name, part in targets.items():
             part.copy_(torch.from_numpy(np.array(cache[name]).view(np.float32)))
-        self._position.reset(slots)
+        self._position.replace(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:
         names = ("keys", "values")
@@ -203,6 +212,19 @@ class CpuBackend:
             for index, layer in self._model.cache.items()
             for which, name in enumerate(names)
         }
+
+    def batch(self, sequences: int, context: int) -> CpuBatch:
+        """Return a batch with at least these sequences and slots; it is kept for the next call."""
+        held = self._batch
+        if held is None or held.sequences < sequences or held.context < context:
+            held = self._batch = CpuBatch([self._another(context) for _ in range(sequences)])
+        return held
+
+    def _another(self, context: int) -> CpuBackend:
+        """Return a sequence with the same weights."""
+        other = copy(self)
+        other._allocate(context)
+        return other
 
     def draft_head(self, package: Package) -> CpuDraftHead:
         """Load the draft head once, see `DraftingBackend.draft_head`."""

@@ -8,12 +8,15 @@ prompts share passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 
 from rdrr_device.arena import DeviceArena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.copies import copy_slices
+from rdrr_device.device import Device
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
@@ -22,6 +25,8 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.cache.state_cache import StateCache
+from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.sequences.feed import GpuFeed
@@ -55,7 +60,10 @@ class GpuBatch(GpuSequences):
         with ExitStack() as undo:
             undo.callback(arena.dispose)
             self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
-            self.rewinds = not self._cache.states.size
+            self._positions = [
+                StatePosition(_StateCopies(executor.device, self._cache.states, sequence))
+                for sequence in range(sequences if self._cache.states.shapes else 0)
+            ]
             ring = BATCH_STEPS * MOST_SEQUENCES
             state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
             self._batch_passes = BatchPasses(plan, executor, state, self._cache)
@@ -94,6 +102,53 @@ class GpuBatch(GpuSequences):
             phases = self._batch_passes.decode_phases(self.sequences)
             self._executor.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
 
+    def resumable(self, sequence: int, base: int) -> int:
+        """Return the last slot up to `base` at which a sequence can go on."""
+        return self._positions[sequence].resumable(base) if self._positions else base
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """Copy the first slots of a sequence to another one, see `BatchBackend.copy`.
+
+        All slots are copied: they are one piece in each layer, where the first ones are one in each
+        head.
+        """
+        device, cache = self._executor.device, self._cache
+        pairs = zip(cache.of_sequence(source), cache.of_sequence(target), strict=True)
+        copy_slices(device, pairs, scratch=self._scratch, label="copying a beginning")
+        if not self._positions:
+            return
+        index = self._positions[source].copy_at(slots)
+        assert index is not None, "the states are copied where rows of a prompt end"
+        states = cache.states.copies[index].of_sequence(source), cache.states.of_sequence(target)
+        copy_slices(device, zip(*states, strict=True), label="copying states")
+        self._positions[target].replace(slots)
+
+    def feed(
+        self,
+        rows: Sequence[Row],
+        first: Callable[[], int],
+        *,
+        sampled: bool = False,
+        per_submission: int = 1,
+    ) -> GpuFeed:
+        """Return a feed that continues after rows, see `GpuSequences.feed`.
+
+        A text begins where the rows of a prompt ended; its states may have gone further since.
+        """
+        for row in rows if self._positions else ():
+            position = self._positions[row.sequence]
+            if position.copy_at(row.slot) is None:
+                position.reset(row.slot)
+            else:
+                position.begin(row.slot)
+            position.leave()
+        return super().feed(rows, first, sampled=sampled, per_submission=per_submission)
+
+    @cached_property
+    def _scratch(self) -> BufferSlice:
+        largest = max(part.size for part in self._cache.of_sequence(0))
+        return self._arena.empty("scratch", largest)
+
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> GpuFeed | None:
         """Return a feed that begins with rows, see `BatchBackend.feed_rows`."""
         if self.step.waits_for_ids:
@@ -103,9 +158,12 @@ class GpuBatch(GpuSequences):
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""
-        shared: list[Row] = []
+        shared, filled = list[Row](), dict[int, int]()
         for sequence, group in groupby(rows, lambda row: row.sequence):
             group_rows = list(group)
+            if self._positions:
+                self._positions[sequence].begin(group_rows[0].slot)
+                filled[sequence] = len(group_rows)
             ids = [row.token for row in group_rows]
             if self.run(ids, group_rows[0].slot, _to_cache, sequence) is None:
                 shared += group_rows
@@ -114,10 +172,38 @@ class GpuBatch(GpuSequences):
             part, shared = shared[: prepared.rows], shared[prepared.rows :]
             self.step.write_rows(part)
             self._executor.run(prepared.body, len(part))
+        for sequence, count in filled.items():
+            self._positions[sequence].advance(count)
+            self._positions[sequence].keep()
 
     def close(self) -> None:
         """Free the caches."""
         self._arena.dispose()
+
+
+class _StateCopies:
+    """The states of a sequence with their copies, see `state_positions.StateCopies`.
+
+    Args:
+        device: The device.
+        states: The states of all sequences and the memory of their copies.
+        sequence: Index of the sequence.
+    """
+
+    def __init__(self, device: Device, states: StateCache, sequence: int) -> None:
+        self._device, self._states, self._sequence = device, states, sequence
+
+    def save(self, index: int) -> None:
+        """Copy the states into the copy `index`, behind all passes submitted so far."""
+        self._copy(self._states, self._states.copies[index])
+
+    def restore(self, index: int) -> None:
+        """Copy the copy `index` into the states."""
+        self._copy(self._states.copies[index], self._states)
+
+    def _copy(self, source: StateCache, target: StateCache) -> None:
+        slices = source.of_sequence(self._sequence), target.of_sequence(self._sequence)
+        copy_slices(self._device, zip(*slices, strict=True), label="copying states")
 
 
 def _check(plan: Plan, sequences: int) -> None:

@@ -66,6 +66,21 @@ def test_jobs_that_run_together_get_the_texts_that_they_get_alone(worker):
     assert worker.jobs == 0
 
 
+def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(worker):
+    model = worker.model
+    first, second = (model.encode(prompt) for prompt in PROMPTS[:2])
+    alone, received = job(second)
+    worker.submit(alone)
+    expected = ids_of(received)
+    begin, received = job(first, 3)
+    worker.submit(begin)
+    stop = "".join(event.text for event in received.rest()).strip()[-2:]
+    jobs = [job(first, stop=[stop]), job(second)]
+    worker.submit(*(each for each, _ in jobs))
+    assert jobs[0][1].rest()[-1].stop == stop
+    assert_same_ids(ids_of(jobs[1][1]), expected, second, model.package)
+
+
 def test_a_job_that_nobody_waits_for_gives_its_place_to_another(worker):
     prompt = worker.model.encode(PROMPTS[0])
     endless = [job(prompt, 150) for _ in range(worker.slots + 1)]
@@ -131,8 +146,7 @@ def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(made_package, monk
         entered.set()
         raise RuntimeError("the device is lost")
 
-    monkeypatch.setattr(model._opened.backend, "logits", fail)
-    monkeypatch.setattr(model._opened.backend, "greedy", fail)
+    monkeypatch.setattr(model._opened.backend.batch(2, 64), "greedy", fail)
     jobs = [job(prompt, 3) for _ in range(2)]
     started.submit(*(each for each, _ in jobs))
     assert all(isinstance(received.next().error, DeviceError) for _, received in jobs)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from rdrr_runtime.backend import Row
-from rdrr_runtime.decode.base import Counts
-from rdrr_runtime.decode.batch import AHEAD, BatchSequence, run_batch
+from rdrr_runtime.decode.scheduler import Pace, ScheduledText, Scheduler
 from rdrr_runtime.sampling.params import SamplingParams
 
 VOCAB = 50
@@ -55,6 +54,9 @@ class Hashing:
         self._caches: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self._runs_ahead = runs_ahead
 
+    def resumable(self, sequence: int, base: int) -> int:
+        return min(base, len(self._caches[sequence]))
+
     def run(self, row: Row) -> int:
         cache = self._caches[row.sequence]
         assert row.slot < self.context, "a step beyond the context"
@@ -84,16 +86,10 @@ class Hashing:
 
 def run(
     backend: Hashing, prompts: Sequence[Sequence[int]], interval: int, stop: int
-) -> list[BatchSequence]:
-    return run_batch(
-        backend,
-        prompts,
-        max_tokens=MOST,
-        sampling=SamplingParams(temperature=0.0),
-        interval=interval,
-        stop_ids=frozenset({stop}),
-        counts=Counts(),
-    )
+) -> list[ScheduledText]:
+    texts = [ScheduledText(ids, MOST, SamplingParams(), frozenset({stop})) for ids in prompts]
+    Scheduler(backend, Pace(interval=interval)).run(texts)
+    return texts
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 8, 40])
@@ -103,8 +99,8 @@ def test_running_ahead_changes_no_ids_wherever_the_sequences_end(rng, interval) 
     for stop in range(VOCAB + 1):  # the last one never comes
         result = run(Hashing(), prompts, interval, stop)
         expected = run(Hashing(runs_ahead=False), prompts, 1, stop)
-        assert [(sequence.new, sequence.finish) for sequence in result] == [
-            (result.new, result.finish) for result in expected
+        assert [(text.ids, text.finish) for text in result] == [
+            (text.ids, text.finish) for text in expected
         ]
 
 
@@ -119,7 +115,7 @@ def test_the_device_has_work_while_ids_are_read_back(rng, interval) -> None:
             submitted += event
             continue
         collected = min(collected + interval, MOST)
-        assert submitted == min(collected + min(AHEAD, interval), MOST)
+        assert submitted == min(collected + min(Pace.ahead, interval), MOST)
     assert collected == MOST
 
 
@@ -127,5 +123,5 @@ def test_the_steps_ahead_of_an_end_serve_the_sequences_that_go_on(rng) -> None:
     prompts = [rng.integers(0, VOCAB, size).tolist() for size in (4, CONTEXT - 4)]
     backend = Hashing()
     long, short = run(backend, prompts, 4, VOCAB)
-    assert (len(long.new), len(short.new)) == (MOST, 5)
+    assert (len(long.ids), len(short.ids)) == (MOST, 5)
     assert sum(event for event in backend.events if isinstance(event, int)) == MOST

@@ -83,7 +83,7 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, package, rng, sampl
     )
     for sequence, ids, prompt in zip(results, expected, all_prompts, strict=True):
         ended = stop in ids
-        assert_same_ids(sequence.new, ids[: ids.index(stop) + 1] if ended else ids, prompt, package)
+        assert_same_ids(sequence.ids, ids[: ids.index(stop) + 1] if ended else ids, prompt, package)
         assert sequence.finish == ("stop" if ended else "length")
     assert counts.forwards < sum(map(len, expected))
 
@@ -194,8 +194,8 @@ def test_only_the_ids_of_sampled_tokens_are_read_back(backend, rng):
 def test_a_sequence_ends_at_the_end_of_its_context(backend, rng):
     all_prompts = prompts(rng, CONTEXT - 3, 2)
     long, short = Engine(backend, [], VOCAB).generate_batch(all_prompts, max_tokens=6)
-    assert (len(long.new), long.finish) == (4, "context")
-    assert (len(short.new), short.finish) == (6, "length")
+    assert (len(long.ids), long.finish) == (4, "context")
+    assert (len(short.ids), short.finish) == (6, "length")
 
 
 def test_unsupported_batches_are_refused(backend, rng):

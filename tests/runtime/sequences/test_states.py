@@ -7,6 +7,7 @@ import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.drafts import ModelDraft, Proposal
+from rdrr_runtime.decode.scheduler import Pace, ScheduledText, Scheduler
 from rdrr_runtime.decode.speculative import SpeculativeDecoding
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm
@@ -16,6 +17,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 from support.comparison import relative_error
 from support.hybrids import VOCAB, hybrid_manifest, state_space_manifest, write_hybrid
@@ -56,6 +58,14 @@ def test_a_sequence_resumes_at_its_start_at_its_position_or_at_a_copy():
     position.begin(0)
     assert log.calls[-1] == ("restore", 1), "a state counts as zero at the first slot"
     assert position.resumable(99) == 0
+
+
+def test_the_copies_of_a_sequence_that_is_replaced_are_discarded():
+    position = StatePosition(Log())
+    position.advance(10)
+    position.keep()
+    position.replace(30)
+    assert [position.resumable(at) for at in (10, 29, 30)] == [0, 0, 30]
 
 
 def test_a_model_without_states_resumes_everywhere():
@@ -233,6 +243,18 @@ def test_a_saved_sequence_continues_in_another_backend(package, device, rng, kin
     other.close()
 
 
+def test_a_loaded_sequence_resumes_nowhere_in_the_one_before(package, rng):
+    backend = opened(package, None, "cpu")
+    saved = prompt(rng, 30)
+    engine = Engine(backend, [], VOCAB)
+    continued(engine, saved, 1)
+    slots, cache = engine.save_cache(saved)
+    continued(engine, prompt(rng, 10), 3)
+    engine.load_cache(saved, slots, cache)
+    branch = [*saved[:20], 5, 6]
+    assert continued(engine, branch, 5) == fresh(opened(package, None, "cpu"), branch, 5)
+
+
 def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     backend = opened(package, device, "f32")
     prompts = [prompt(rng, length) for length in (3, 40, 1, 17, 2, 70, 5)]
@@ -240,8 +262,41 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     # Three sequences serve seven prompts, so each is used again, with the states of the one before.
     batch = Engine(backend, [], VOCAB).generate_batch(prompts, max_tokens=9, sequences=3)
     for sequence, expected, ids in zip(batch, alone, prompts, strict=True):
-        assert_same_ids(sequence.new, expected, ids, package)
+        assert_same_ids(sequence.ids, expected, ids, package)
     backend.close()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_texts_of_a_batch_run_a_beginning_that_they_share_once(backend, rng, together, package):
+    """Of the texts that come one after the other the second shows where the others begin alike."""
+    beginning = prompt(rng, 70)
+    prompts = [[*beginning, *prompt(rng, length)] for length in (40, 9, 20)]
+    alone = [fresh(backend, ids, 6) for ids in prompts]
+    batch, filled = backend.batch(3, CONTEXT), []
+    fill = batch.fill
+    batch.fill = lambda rows: (filled.append(len(rows)), fill(rows))
+    queue = Scheduler(batch, Pace(shared_rows=16))
+    texts = [ScheduledText(ids, 6, SamplingParams(), frozenset()) for ids in prompts]
+    for part in [texts] if together else [[text] for text in texts]:
+        queue.run(part)
+    for text, expected in zip(texts, alone, strict=True):
+        assert_same_ids(text.ids, expected, text.prompt, package)
+    rest = 40 + 9 + 20 - 3
+    assert sum(filled) == rest + 70 * (1 if together else 2)
+
+
+def test_a_short_prompt_leaves_no_states_of_the_text_before_it(backend, rng, package):
+    """Its only row runs in decoding, and the copies behind it are those of another text."""
+    batch = backend.batch(1, CONTEXT)
+    queue = Scheduler(batch, Pace(shared_rows=3))
+    texts = [ScheduledText(prompt(rng, 6), 9, SamplingParams(), frozenset())]
+    queue.run(texts)
+    for begin in ([7], [7]):
+        ids = [*begin, *texts[-1].ids[:7], 5, 6] if len(texts) > 1 else begin
+        texts.append(ScheduledText(ids, 9, SamplingParams(), frozenset()))
+        queue.run(texts[-1:])
+    for text in texts:
+        assert_same_ids(text.ids, fresh(backend, text.prompt, 9), text.prompt, package)
 
 
 def test_a_context_shift_runs_the_rest_again(backend, rng):

@@ -256,6 +256,16 @@ class KvCache:
         caches = sum(layer.keys.size + layer.values.size for layer in self.layers.values())
         return caches + self.states.size
 
+    def of_sequence(self, sequence: int) -> list[BufferSlice]:
+        """Return the memory of a sequence in all layers, without its states."""
+        return [
+            buffer.range(sequence * part.size // part.sequences, part.size // part.sequences)
+            for layer, spec in self.specs.items()
+            for part, buffer in zip(
+                spec.parts, (self.layers[layer].keys, self.layers[layer].values), strict=True
+            )
+        ]
+
     def read(self, device: Device, slots: int, copy: int | None = None) -> dict[str, U8]:
         """Read the first `slots` slots of every layer, and the states after them.
 
@@ -376,8 +386,7 @@ class KvCache:
             )
             for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
         }
-        copies = COPIES if sequences == 1 else 0  # a batch never resumes a sequence
-        states = StateCache.allocate(arena, graph.states, sequences, copies)
+        states = StateCache.allocate(arena, graph.states, sequences, COPIES)
         return KvCache(context, dtype, specs, layers, states)
 
     @staticmethod

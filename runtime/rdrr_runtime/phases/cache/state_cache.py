@@ -80,6 +80,12 @@ class StateCache:
         pairs = zip(self.whole, other.whole, strict=True)
         return [phase for x, y in pairs for phase in copy(x, y, label=label)]
 
+    def of_sequence(self, sequence: int) -> list[BufferSlice]:
+        """Return the memory of the states of one sequence."""
+        sizes = [4 * prod(shape) for shape in self.shapes]
+        pairs = zip(self.buffers, sizes, strict=True)
+        return [buffer.range(sequence * size, size) for buffer, size in pairs]
+
     def read(self, device: Device) -> dict[str, U8]:
         """Read the states of a single sequence, by name, as bytes of f32."""
         return {

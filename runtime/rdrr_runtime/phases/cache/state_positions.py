@@ -26,6 +26,9 @@ from rdrr_format.errors import GenerationError
 COPIES = 2
 """Copies of the states of a sequence."""
 
+UNKNOWN = 1 << 62
+"""A position behind all others, at which nothing resumes."""
+
 
 class StateCopies(Protocol):
     """The states of a sequence with memory for copies of them."""
@@ -94,6 +97,18 @@ class StatePosition:
         """Note that the states have absorbed `position` tokens, and discard copies behind them."""
         self._at = position
         self._kept = {at: index for at, index in self._kept.items() if at <= position}
+
+    def leave(self) -> None:
+        """Note that the states have absorbed tokens of which nobody counts how many."""
+        self._at = UNKNOWN
+
+    def copy_at(self, position: int) -> int | None:
+        """Return which copy has absorbed `position` tokens; None if none has."""
+        return self._kept.get(position)
+
+    def replace(self, position: int) -> None:
+        """Note that the states are those of another sequence, after `position` of its tokens."""
+        self._at, self._kept = position, {}
 
     def advance(self, tokens: int) -> None:
         """Note that the states have absorbed further tokens."""
