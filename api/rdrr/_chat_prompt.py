@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rdrr._arguments import token_ids
 
 if TYPE_CHECKING:
+    from rdrr_runtime.images.patches import ImagePatches
+    from rdrr_runtime.images.prompt import PromptImages
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.control_tokens import ControlTokens
+    from rdrr_runtime.text.image_places import ImagePlaces
     from rdrr_runtime.text.tokenizer import TextCodec
 
 IDS = "token_ids"
@@ -30,11 +33,13 @@ class RenderedChat:
         ids: Its token ids.
         ends: Ids that end the answer, besides those of the model.
         text: The end of its text, which tells what the answer begins with.
+        images: Patches of its images, in its order.
     """
 
     ids: list[int]
     ends: list[int]
     text: str
+    images: tuple[ImagePatches, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class ChatPrompt:
         tools: JSON schemas of the functions that the model may call.
         variables: Further variables of the template.
         control: Control tokens, which the text of a message never becomes; None to allow them.
+        images: The images of the messages; None if they have none.
     """
 
     template: ChatTemplate
@@ -56,6 +62,7 @@ class ChatPrompt:
     tools: Sequence[Mapping[str, Any]] | None
     variables: Mapping[str, Any] | None
     control: ControlTokens | None
+    images: PromptImages | None = None
 
     def rendered(
         self,
@@ -85,19 +92,45 @@ class ChatPrompt:
             else message
             for message in messages
         ]
+        parts = self._parts(plain, messages)
+        text = opened(parts.pop())
+        return self._joined([*parts, text]), text
+
+    def _parts(self, plain: list[Message], messages: Sequence[Message]) -> list[Any]:
+        """Return the parts of a prompt in order: text that the template writes, ids of answers."""
         answers = [at for at, message in enumerate(messages) if at and _ids_of(message)]
         if not answers:
-            text = opened(self._text(plain))
-            return self._encode(text), text
-        ids = self._encode(self._text(plain[: answers[0]]))
+            return [self._text(plain)]
+        parts: list[Any] = [self._text(plain[: answers[0]])]
         for at, following in zip(answers, [*answers[1:], len(plain)], strict=True):
             after = self._after(plain[:following], at)
             if after is None:
-                text = opened(self._text(plain))
-                return self._encode(text), text
-            text = opened(after) if following == len(plain) else after
-            ids += self._answer(messages[at]) + self._encode(text, follows=True)
-        return ids, text
+                return [self._text(plain)]
+            parts += [self._answer(messages[at]), after]
+        return parts
+
+    def _joined(self, parts: list[Any]) -> list[int]:
+        """Return the ids of parts, with the tokens of images in their places.
+
+        Raises:
+            GenerationError: The template does not have one place for each image.
+        """
+        places = self._places()
+        ids: list[int] = []
+        for at, part in enumerate(parts):
+            if isinstance(part, str) and places is not None:
+                part = places.filled(part)
+            ids += self._encode(part, follows=at > 0) if isinstance(part, str) else part
+        if places is not None and self.images is not None:
+            places.check(ids, self.codec.encode_as_is(self.images.processor.token))
+        return ids
+
+    def _places(self) -> ImagePlaces | None:
+        from rdrr_runtime.text.image_places import ImagePlaces
+
+        if self.images is None:
+            return None
+        return ImagePlaces(self.images.processor, self.images.token_counts)
 
     def _answer(self, message: Message) -> list[int]:
         """Return the ids of an answer without its end, which the template writes."""

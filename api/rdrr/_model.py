@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from rdrr_format.errors import GenerationError
 from rdrr_format.locations import local_path
 from rdrr_format.misuse import explained
 from rdrr_format.options import fill
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
+    from rdrr_runtime.images.prompt import PromptImages
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
 
     from rdrr._async_generation import AsyncGeneration, TaskQueues
@@ -261,6 +263,12 @@ class Model(ScoringModel):
             variables=variables,
             control_tokens=control_tokens,
         )
+        if rendered.images:
+            raise GenerationError(
+                "the package has no vision tower that this version runs",
+                where=self.package.where,
+                hint="leave the images out",
+            )
         stated = token_ids(options.get("stop_ids", ()), "`stop_ids`")
         options["stop_ids"] = [*stated, *rendered.ends]
         return self.generate(rendered.ids, **options)
@@ -291,9 +299,31 @@ class Model(ScoringModel):
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [token_id for token_id in after if self._codec.is_special(token_id)]
         ends = (*self.package.manifest.eos_token_ids, *stops)
-        prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known)
+        messages, images = self._take_images(messages)
+        prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known, images)
         ids, text = prompt.rendered(messages, **answer)
-        return RenderedChat(ids, stops, text)
+        return RenderedChat(ids, stops, text, () if images is None else images.patches)
+
+    def _take_images(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], PromptImages | None]:
+        """Return messages as templates know them, and their images; None if they have none."""
+        from rdrr_runtime.images.prompt import read_images
+        from rdrr_runtime.images.sources import take_images
+
+        if not isinstance(messages, list | tuple):
+            return messages, None  # what is no conversation is refused by the template
+        messages, sources = take_images(messages)
+        if not sources:
+            return messages, None
+        processor = self.package.manifest.processor
+        if processor is None:
+            raise GenerationError(
+                "the model does not see images: its package has no recipe for them",
+                where=self.package.where,
+                hint="convert a checkpoint that has a vision tower which rdrr knows",
+            )
+        return messages, read_images(processor, sources, max_tokens=self.info.context)
 
     def agenerate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]

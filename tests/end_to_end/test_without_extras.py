@@ -17,8 +17,9 @@ import torch
 from rdrr_converter.sources import open_source
 from rdrr_device import implementations
 from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
-from rdrr_format.errors import DeviceError
+from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.extras import install_hint
+from rdrr_runtime.images.decode import read_image
 from support.commands import EXAMPLE, Done, rdrr
 
 
@@ -26,7 +27,7 @@ from support.commands import EXAMPLE, Done, rdrr
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every optional package look as if it were not installed."""
     implementations._loaded.cache_clear()  # another test may have loaded wgpudawn
-    for name in ("torch", "ray", "llguidance", "wgpudawn"):
+    for name in ("torch", "ray", "llguidance", "wgpudawn", "PIL"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
@@ -61,6 +62,13 @@ def test_conversion_names_the_extra_and_leaves_nothing(tmp_path, words, extra):
     done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", *words)
     assert refused(done).endswith(install_hint(extra))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("hidden")
+def test_an_image_names_the_extra():
+    with pytest.raises(UsageError) as refused:
+        read_image(b"", "photo.png")
+    assert refused.value.line().endswith(install_hint("images"))
 
 
 @pytest.mark.usefixtures("hidden")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdrr_manifests.models import Processor
 from rdrr_manifests.rules import STRUCTURE, examine
 from rdrr_manifests.rules.files import DEEP, FILES
+from support.images import GEMMA3, GEMMA4, QWEN
 from support.manifest_changes import (
     EMBED,
     NORM,
@@ -40,6 +42,8 @@ class Case:
 def case(rule: str, field: str, change: Any, *also: str, severity: str = "error") -> Case:
     return Case(rule, change, field, severity, frozenset(also))
 
+
+PROCESSOR = QWEN.model_dump(mode="json")
 
 CASES = (
     case("version", "version", put("version", 0)),
@@ -374,6 +378,21 @@ CASES = (
         drop("inference.output.logitInputScale"),
         severity="warning",
     ),
+    *(
+        case("processor-sizes", f"processor.{field}", put("processor", {**PROCESSOR, **changes}))
+        for field, changes in (
+            ("maxPixels", {"maxPixels": None}),
+            ("maxPixels", {"maxPixels": 4095}),
+            ("maxPixels", {"maxPixels": 1000, "minPixels": 900}),
+            ("width", {"sizing": "fixed", "height": 128}),
+            ("width", {"sizing": "fixed", "height": 128, "width": 130}),
+            ("height", {"sizing": "fixed", "height": 32_000, "width": 32_000}),
+            ("maxTokens", {"sizing": "token_budget"}),
+            ("maxTokens", {"sizing": "token_budget", "maxTokens": 65_537}),
+        )
+    ),
+    case("schema", "processor.patchSize", put("processor", {**PROCESSOR, "patchSize": 0})),
+    case("schema", "processor.sizing", put("processor", {**PROCESSOR, "sizing": "own"})),
 )
 
 
@@ -395,6 +414,12 @@ def test_a_changed_manifest_breaks_this_rule_and_no_unexpected_one(case: Case) -
 def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     manifest = valid_manifest(layout=layout)
     manifest["weightsTransposed"] = layout == "column"
+    assert [fault.line() for fault in examine(manifest).faults] == []
+
+
+@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4])
+def test_a_manifest_with_a_recipe_for_images_breaks_no_rule(processor: Processor) -> None:
+    manifest = valid_manifest() | {"processor": processor.model_dump(mode="json")}
     assert [fault.line() for fault in examine(manifest).faults] == []
 
 

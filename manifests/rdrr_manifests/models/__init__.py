@@ -17,6 +17,7 @@ from rdrr_manifests.models.inference import (
     Rope,
 )
 from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
+from rdrr_manifests.models.processor import Processor
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
 
@@ -38,6 +39,7 @@ __all__ = [
     "Normalization",
     "Optimizations",
     "Output",
+    "Processor",
     "QuantizationInfo",
     "Role",
     "Rope",

@@ -18,6 +18,7 @@ from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import KernelHints, Optimizations
 from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
 from rdrr_manifests.models.inference import Inference
+from rdrr_manifests.models.processor import Processor
 from rdrr_manifests.models.tensors import Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
 
@@ -36,6 +37,8 @@ class Manifest(ManifestModel):
         moe_config: Experts of the model; None if it has none.
         inference: How the model computes.
         tokenizer: The tokenizer's file and special tokens; None if the package has no tokenizer.
+        processor: How an image becomes patches and tokens; None for models without images. Written
+            by rdrr only.
         optimizations: Kernel hints.
         conversion: The conversion that wrote the package.
         metadata: Anything that a writer wants to record; nothing reads it.
@@ -66,6 +69,7 @@ class Manifest(ManifestModel):
     moe_config: MoeConfig | None = None
     inference: Inference
     tokenizer: Tokenizer | None = None
+    processor: Processor | None = None
     optimizations: Optimizations = Optimizations()
     conversion: Conversion | dict[str, Any] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)

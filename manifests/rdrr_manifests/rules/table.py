@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from rdrr_manifests.rules import agreement, architecture, hints, identity, shards, tensors
+from rdrr_manifests.rules import (
+    agreement,
+    architecture,
+    hints,
+    identity,
+    processor,
+    shards,
+    tensors,
+)
 from rdrr_manifests.rules.subject import Rule
 
 STRUCTURE: tuple[Rule, ...] = (
@@ -12,4 +20,5 @@ STRUCTURE: tuple[Rule, ...] = (
     *architecture.RULES,
     *agreement.RULES,
     *hints.RULES,
+    *processor.RULES,
 )

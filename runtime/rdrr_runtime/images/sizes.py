@@ -1,0 +1,84 @@
+"""The sizes to which images are resized, and what an image costs in tokens.
+
+The formulas are those of transformers' processors, rounding included, because a model was trained
+with the sizes that they give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from rdrr_format.errors import GenerationError
+from rdrr_manifests.models import Processor
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+MAX_ASPECT = 200
+"""Most times that one side of an image may be as long as the other, in a size of `pixel_bounds`."""
+
+
+def resized(processor: Processor, size: Size, where: object = None) -> Size:
+    """Return the height and width to which an image is resized.
+
+    Args:
+        processor: The recipe.
+        size: Height and width of the image.
+        where: What an error message calls the image.
+
+    Raises:
+        GenerationError: The image is too narrow for the model.
+    """
+    height, width = _SIZINGS[processor.sizing](processor, size)
+    if not height or not width:
+        raise GenerationError(
+            "the image is too narrow for this model",
+            where=where,
+            expected=f"sides that differ at most by a factor of {MAX_ASPECT}",
+            found=f"{size[1]} x {size[0]}",
+            hint="cut the image, or put it on a wider canvas",
+        )
+    return height, width
+
+
+def token_count(processor: Processor, size: Size) -> int:
+    """Return the number of tokens of an image that has been resized."""
+    return size[0] // processor.side * (size[1] // processor.side)
+
+
+def _within_bounds(processor: Processor, size: Size) -> Size:
+    (height, width), side = size, processor.side
+    if max(size) > MAX_ASPECT * min(size):
+        return 0, 0
+    least, most = processor.min_pixels or 1, processor.max_pixels or 1
+    new = round(height / side) * side, round(width / side) * side
+    if new[0] * new[1] > most:
+        shrink = math.sqrt(height * width / most)
+        lengths = (math.floor(length / shrink / side) * side for length in size)
+        return max(side, next(lengths)), max(side, next(lengths))
+    if new[0] * new[1] < least:
+        grow = math.sqrt(least / (height * width))
+        return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
+    return new
+
+
+def _within_budget(processor: Processor, size: Size) -> Size:
+    (height, width), side, most = size, processor.side, processor.max_tokens or 1
+    factor = math.sqrt(most * side**2 / (height * width))
+    rows, columns = math.floor(factor * height / side), math.floor(factor * width / side)
+    if not rows and columns:
+        rows, columns = 1, min(width // height, most)
+    elif not columns and rows:
+        rows, columns = min(height // width, most), 1
+    return rows * side, columns * side
+
+
+def _fixed(processor: Processor, _size: Size) -> Size:
+    return processor.height or 0, processor.width or 0
+
+
+_SIZINGS: Mapping[str, Callable[[Processor, Size], Size]] = MappingProxyType(
+    {"pixel_bounds": _within_bounds, "token_budget": _within_budget, "fixed": _fixed}
+)

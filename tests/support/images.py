@@ -1,0 +1,61 @@
+"""Recipes of pixels and small images for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+from rdrr_manifests.models import Processor
+
+QWEN = Processor(
+    sizing="pixel_bounds",
+    resample="bicubic",
+    min_pixels=64 * 64,
+    max_pixels=128 * 128,
+    rescale_factor=1 / 255,
+    mean=(0.48, 0.46, 0.41),
+    deviation=(0.27, 0.26, 0.28),
+    patch_size=16,
+    temporal_patch_size=2,
+    merge_size=2,
+    patch_order="merged",
+    placeholder="<|image_pad|>",
+    token="<|image_pad|>",
+)
+GEMMA3 = Processor(
+    sizing="fixed",
+    resample="bilinear",
+    height=112,
+    width=56,
+    rescale_factor=1 / 255,
+    mean=(0.5, 0.5, 0.5),
+    deviation=(0.5, 0.5, 0.5),
+    patch_size=14,
+    merge_size=4,
+    placeholder="<start_of_image>",
+    token="<image_soft_token>",
+    before="\n\n<start_of_image>",
+    after="<end_of_image>\n\n",
+)
+GEMMA4 = Processor(
+    sizing="token_budget",
+    resample="bicubic",
+    max_tokens=70,
+    rescale_factor=1 / 255,
+    mean=(0, 0, 0),
+    deviation=(1, 1, 1),
+    patch_size=16,
+    merge_size=3,
+    channel_order="last",
+    placeholder="<|image|>",
+    token="<|image|>",
+    before="<|image>",
+    after="<image|>",
+)
+
+
+def drawn_image(height: int, width: int) -> Image.Image:
+    """Return an image that no flip, turn or exchange of channels leaves as it is."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    red, green = 255 * rows // max(height - 1, 1), 255 * columns // max(width - 1, 1)
+    blue = (rows * 7 + columns * 13) % 256
+    return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
