@@ -228,8 +228,20 @@ _E2B = {
     "vocab_size": 262144,
 }
 
+
+def _bert(layers: int, **sizes: int) -> ConfiguredShape:
+    values = {"architectures": ["BertModel"], "model_type": "bert", "tie_word_embeddings": True}
+    return ConfiguredShape({**values, "num_hidden_layers": layers, **sizes})
+
+
 CONFIGURED: Mapping[str, ConfiguredShape] = MappingProxyType(
     {
+        "tiny-bert": _bert(
+            2, hidden_size=64, intermediate_size=128, num_attention_heads=4, vocab_size=1000
+        ),
+        "minilm": _bert(
+            6, hidden_size=384, intermediate_size=1536, num_attention_heads=12, vocab_size=30522
+        ),
         "tiny-qwen3.5": _qwen3_5(
             4,
             hidden_size=256,

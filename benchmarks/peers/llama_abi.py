@@ -148,6 +148,9 @@ LLAMA = {
     "llama_batch_get_one": (Batch, (c.POINTER(c.c_int32), c.c_int32)),
     "llama_decode": (c.c_int32, (c.c_void_p, Batch)),
     "llama_synchronize": (None, (c.c_void_p,)),
+    "llama_encode": (c.c_int32, (c.c_void_p, Batch)),
+    "llama_get_embeddings_seq": (c.POINTER(c.c_float), (c.c_void_p, c.c_int32)),
+    "llama_model_n_embd": (c.c_int32, (c.c_void_p,)),
     "llama_get_logits_ith": (c.POINTER(c.c_float), (c.c_void_p, c.c_int32)),
     "llama_version": (c.c_char_p, ()),
 }

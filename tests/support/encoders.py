@@ -80,7 +80,7 @@ def save_encoder(model: Any, folder: Path) -> None:
     write_word_tokenizer(folder)
 
 
-def write_word_tokenizer(folder: Path) -> None:
+def write_word_tokenizer(folder: Path, *, lowercase: bool = False) -> None:
     """Write a WordPiece tokenizer of single letters, whose pairs have types."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -89,7 +89,7 @@ def write_word_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(
         models.WordPiece(vocab={token: at for at, token in enumerate(tokens)}, unk_token="[UNK]")
     )
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(tokens[:5])
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -102,6 +102,9 @@ def write_word_tokenizer(folder: Path) -> None:
     tokenizer.enable_truncation(16)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "BertTokenizer", "mask_token": "[MASK]"}
+    if lowercase:  # as published files have them
+        settings |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+        settings |= {"unk_token": "[UNK]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 

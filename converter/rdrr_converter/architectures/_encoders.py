@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
@@ -14,6 +16,7 @@ from rdrr_converter.architectures.base import (
     Block,
     HeadLayer,
     HeadRule,
+    Keys,
     TensorRule,
 )
 from rdrr_converter.architectures.config import Config
@@ -29,6 +32,15 @@ def _is_causal(config: Config) -> bool:
     if config.flag("is_decoder"):
         raise config.fault("is_decoder", "false, as in an encoder", True)
     return False
+
+
+def exported(config: Keys, manifest: Manifest, _names: Collection[str]) -> Keys:
+    """Return the keys of an encoder: its attention is never causal, rows of padding count."""
+    keys = {key: value for key, value in config.items() if key != "use_bidirectional_attention"}
+    if before := manifest.inference.output.position_embedding_offset:
+        keys["max_position_embeddings"] += before
+        keys["pad_token_id"] = before - 1
+    return keys
 
 
 BIDIRECTIONAL: Block = {**ATTENTION, "causal": _is_causal}

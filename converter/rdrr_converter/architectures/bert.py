@@ -39,6 +39,7 @@ BERT = ArchitectureRule(
     ignored=encoders.IGNORED,
     other_parts=(*encoders.OTHER_PARTS, r"cls\..*"),
     row_tail="auto",
+    exported=encoders.exported,
     heads=encoders.heads_of_bert("bert."),
     tensors=(
         tensors.EMBEDDING,

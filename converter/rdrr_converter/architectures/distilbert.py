@@ -65,6 +65,7 @@ DISTILBERT = ArchitectureRule(
     ignored=encoders.IGNORED,
     other_parts=(r"vocab_(transform|layer_norm|projector)\..*",),
     row_tail="auto",
+    exported=encoders.exported,
     heads=(
         HeadRule(SEQUENCE, "cls", (HeadLayer("pre_classifier", "relu"), encoders.CLASSIFIER)),
         encoders.TOKENS,

@@ -111,11 +111,13 @@ MODERNBERT = ArchitectureRule(
             tuple(part.replace(".weight", ".bias") for part in tensors.STACKED_GATE_UP.parts),
         ),
         *tensors.GGUF_STACKS,
+        replace(tensors.STACKED_GATE_UP, is_published=False),
     ),
     # Keys of the head of a classifier, which other models state too.
     stated_by_tensors=("classifier_activation", "classifier_pooling"),
     other_parts=(r"(head|decoder|classifier)\..*",),
     row_tail="auto",
+    exported=encoders.exported,
     heads=(
         HeadRule(SEQUENCE, _pooling, (_HIDDEN, encoders.CLASSIFIER)),
         HeadRule(TOKEN, "none", (_HIDDEN, encoders.CLASSIFIER)),

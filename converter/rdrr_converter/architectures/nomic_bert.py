@@ -74,6 +74,7 @@ NOMIC_BERT = ArchitectureRule(
     ignored=encoders.IGNORED,
     other_parts=(*encoders.OTHER_PARTS, r"cls\..*"),
     row_tail="auto",
+    exported=encoders.exported,
     heads=encoders.heads_of_bert("nomic_bert.", norm="layer_norm"),
     tensors=(
         tensors.EMBEDDING,

@@ -246,9 +246,9 @@ def _of_older_families(
     }
     keys = config | {key: value for key, value in stated.items() if key in known}
     if blocks.output.position_embedding_offset is not None:
-        keys.pop("rope_theta")
+        keys.pop("rope_theta", None)
     if norms.layer_norm and "rms_norm_eps" not in known:
-        keys.pop("rms_norm_eps")
+        keys.pop("rms_norm_eps", None)
     return keys
 
 

@@ -17,6 +17,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.checkpoint.files import parse_json_object
+from rdrr_converter.gguf import word_pieces
 from rdrr_converter.gguf.pretokenizers import ASSUMED, PRETOKENIZERS
 from rdrr_converter.gguf.tokenizer import (
     BYTE,
@@ -38,6 +39,12 @@ Parts = tuple[Entries, tuple[str, ...]]
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _WHOLE = "tokenizer.huggingface.json"
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+_OF_ENCODERS = {
+    "bos": ("bos_token", "cls_token"),
+    "seperator": ("sep_token",),  # spelt as in the files
+    "mask": ("mask_token",),
+}
+"""Special tokens that only encoders state, and their keys in the order of preference."""
 _IRRELEVANT = ("trim_offsets",)
 """Fields of a pre-tokenizer that do not affect token ids."""
 
@@ -62,10 +69,11 @@ def tokenizer_metadata(package: Package, vocab_size: int, architecture: str = ""
         whole = {f"{PREFIX}model": "none", _WHOLE: json.dumps(tokenizer)}
         return whole, (f"llama.cpp does not support this type of tokenizer ({model.get('type')})",)
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
-    more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
+    more, notes = _TRANSLATIONS[kind](tokenizer, entries)
     if kind == "llama" and architecture == MERGED_PIECES:
         kind, more = MERGED_PIECES, {**more, f"{PREFIX}merges": _merges(tokenizer)}
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
+    entries |= _of_encoders(package, tokenizer, entries)
     index = entries.get(f"{PREFIX}eos_token_id")
     if _adds_eos(tokenizer, None if index is None else entries[f"{PREFIX}tokens"][index]):
         entries[f"{PREFIX}add_eos_token"] = True
@@ -82,8 +90,13 @@ def _object(package: Package, name: str) -> dict[str, Any] | None:
 
 
 def _kind(tokenizer: Mapping[str, Any]) -> str | None:
-    """Return `gpt2` for byte-level BPE, `llama` for SentencePiece-like BPE, None for others."""
+    """Return `gpt2` for byte-level BPE, `llama` for SentencePiece-like BPE, `bert` for WordPiece.
+
+    It is None for others.
+    """
     model = tokenizer.get("model") or {}
+    if model.get("type") == "WordPiece":
+        return word_pieces.KIND
     if model.get("type") != "BPE":
         return None
     if "ByteLevel" in json.dumps(tokenizer.get("pre_tokenizer")):
@@ -173,6 +186,21 @@ def _pieces(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     return fields, ()
 
 
+def _words(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
+    tokens, kinds = (entries[f"{PREFIX}{key}"] for key in ("tokens", "token_type"))
+    marked = word_pieces.tokens_of(tokens, kinds)
+    fields: Entries = {f"{PREFIX}tokens": marked, f"{PREFIX}pre": ASSUMED}
+    if word_pieces.is_uncased(tokenizer):
+        return fields, ()
+    return {**fields, _WHOLE: json.dumps(tokenizer)}, (
+        "llama.cpp splits text as uncased BERT does, which is not what this tokenizer does (rdrr "
+        "reads the whole tokenizer.json in the GGUF)",
+    )
+
+
+_TRANSLATIONS = {"gpt2": _byte_level, "llama": _pieces, word_pieces.KIND: _words}
+
+
 def _adds_space(tokenizer: Mapping[str, Any]) -> bool | None:
     """Return whether the tokenizer adds a space before a text; None if that is unknown."""
     steps = tokenizer.get("pre_tokenizer") or {}
@@ -197,8 +225,11 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
         "unknown": tokens.index(unknown) if unknown in tokens else None,
         **dict(zip(("eos", "eot", "eom"), ends, strict=False)),
     }
-    if ids["bos"] is None and _text(settings.get("bos_token")) in tokens:
-        ids["bos"] = tokens.index(_text(settings["bos_token"]))
+    named = {"bos": ("bos_token",)} if manifest.inference.attention.causal else _OF_ENCODERS
+    for name, keys in named.items():
+        texts = [text for key in keys if (text := _text(settings.get(key))) in tokens]
+        if ids.get(name) is None and texts:
+            ids[name] = tokens.index(texts[0])
     fields: Entries = {
         f"{PREFIX}{name}_token_id": index
         for name, index in ids.items()
@@ -208,6 +239,18 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
         flag = block and getattr(block, name)
         if flag is not None:
             fields[f"{PREFIX}{name}"] = flag
+    return fields
+
+
+def _of_encoders(package: Package, tokenizer: Mapping[str, Any], entries: Entries) -> Entries:
+    """Return the number of types of tokens, and whether special tokens are around each text."""
+    if package.manifest.inference.attention.causal:
+        return {}
+    types = package.manifest.inference.output.token_types
+    fields: Entries = {} if types is None else {f"{PREFIX}token_type_count": types}
+    index = entries.get(f"{PREFIX}seperator_token_id")
+    if index is not None and _adds_eos(tokenizer, entries[f"{PREFIX}tokens"][index]):
+        fields |= {f"{PREFIX}add_bos_token": True, f"{PREFIX}add_sep_token": True}
     return fields
 
 

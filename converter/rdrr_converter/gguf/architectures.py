@@ -18,6 +18,7 @@ from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.families import (
     apertus,
     deepseek,
+    encoders,
     gemma,
     gemma4,
     layer_norms,
@@ -136,6 +137,9 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             qwen.QWEN3_NEXT,
             lfm2.LFM2,
             lfm2.LFM2_MOE,
+            encoders.BERT,
+            encoders.NOMIC_BERT,
+            encoders.MODERN_BERT,
         )
     }
 )

@@ -54,6 +54,10 @@ class GgufMetadata:
         self._read.add(key)
         return self._values.get(f"{self._name}.{key}")
 
+    def anywhere(self, name: str) -> Any:
+        """Return the value of a key that belongs to no architecture, or None if it is missing."""
+        return self._values.get(name)
+
     def uniform(self, key: str) -> Any:
         """Return a value, which may be stated per layer if it is the same for all of them."""
         value = self.get(key)

@@ -139,6 +139,7 @@ def _rows() -> dict[str, Pretokenizer]:
         **dict.fromkeys(
             ("gpt-4o", "llama4", "minimax-m2", "kanana2"), Pretokenizer(_split(_O200K))
         ),
+        "modern-bert": Pretokenizer(dict(_GPT2), {"type": "NFC"}),
         "qwen35": Pretokenizer(_split(_QWEN35), {"type": "NFC"}),
         **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), qwen2),
         **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), digits),

@@ -13,6 +13,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.gguf import word_pieces
 from rdrr_converter.gguf.end_tokens import STATED, end_tokens
 from rdrr_converter.gguf.pretokenizers import (
     ASSUMED,
@@ -34,7 +35,13 @@ MERGED_PIECES = "gemma4"
 _MERGED_BY_ID = ("gemma3", "gemma-embedding")
 """Architectures whose scores do not give the order of merges; the ids give it."""
 
-_SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+_SPECIAL = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unknown": "unk_token",
+    "padding": "pad_token",
+}
+_OF_ENCODERS = {"seperator": "sep_token", "mask": "mask_token"}  # spelt as in the files
 
 
 def tokenizer_files(
@@ -82,7 +89,13 @@ class _Vocabulary:
         self._model = metadata.get(f"{PREFIX}model")
         self._tokens: list[str] = self._list("tokens", str)
         self._types: list[int] = list(self._list("token_type", int))
-        self._ids = {name: self._id(f"{name}_token_id") for name in _SPECIAL}
+        # Decoders may state such tokens too, but nothing reads them there.
+        name = metadata.get("general.architecture")
+        is_causal = metadata.get(f"{name}.attention.causal") is not False
+        self._special = _SPECIAL if is_causal else {**_SPECIAL, **_OF_ENCODERS}
+        self._ids = {name: self._id(f"{name}_token_id") for name in self._special}
+        if self._model == word_pieces.KIND:
+            self._ids = self._ids_of_words()
         if not self._types:
             known = {index for index in self._ids.values() if index is not None}
             self._types = [CONTROL if i in known else NORMAL for i in range(len(self._tokens))]
@@ -109,6 +122,13 @@ class _Vocabulary:
             raise self._fault(key, f"an id below {len(self._tokens)}", value)
         return value if self._tokens else None
 
+    def _ids_of_words(self) -> dict[str, int | None]:
+        """Return the special tokens of WordPiece; files name `[CLS]` in several ways."""
+        stated = {**self._ids, "bos": self._ids["bos"] or self._id("cls_token_id")}
+        assumed = word_pieces.ASSUMED_IDS.items()
+        usual = {name: index for name, index in assumed if index < len(self._tokens)}
+        return {name: usual.get(name) if index is None else index for name, index in stated.items()}
+
     def _fault(self, key: str, expected: str, found: object) -> SourceError:
         return SourceError(
             "impossible tokenizer metadata",
@@ -123,8 +143,18 @@ class _Vocabulary:
 
     @property
     def _adds_bos(self) -> bool:
-        default = self._model == "llama" or (self._pre is not None and self._pre.adds_bos)
+        default = self._model in ("llama", word_pieces.KIND) or (
+            self._pre is not None and self._pre.adds_bos
+        )
         return self._flag("add_bos_token", default) and self._ids["bos"] is not None
+
+    @property
+    def _last(self) -> int | None:
+        """The token after each text: that between texts if there is such a token, or EOS."""
+        is_separated = self._flag("add_sep_token", self._model == word_pieces.KIND)
+        if is_separated and self._ids.get("seperator") is not None:
+            return self._ids["seperator"]
+        return self._ids["eos"] if self._adds_eos else None
 
     @property
     def _adds_eos(self) -> bool:
@@ -140,7 +170,7 @@ class _Vocabulary:
         """Return the content of `tokenizer_config.json`."""
         special = {
             ours: self._tokens[index]
-            for name, ours in _SPECIAL.items()
+            for name, ours in self._special.items()
             if (index := self._ids[name]) is not None
         }
         settings = {
@@ -189,6 +219,9 @@ class _Vocabulary:
             return None, ("the GGUF holds no tokenizer",)
         if self._model == "llama":
             return self._sentencepiece(self._implied_merges(), adds_space=True), ()
+        if self._model == word_pieces.KIND:
+            note = "the GGUF does not say whether its tokenizer is uncased: it is, as in llama.cpp"
+            return self._words(), (note,)
         if self._model == MERGED_PIECES:
             return self._sentencepiece(self._merges(), adds_space=False), ()
         if self._model != "gpt2":
@@ -219,6 +252,19 @@ class _Vocabulary:
                 "use_regex": True,
             },
         )
+
+    def _words(self) -> dict[str, Any]:
+        unknown = self._ids["unknown"]
+        name = "[UNK]" if unknown is None else self._tokens[unknown]
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": self._added_tokens(),
+            **word_pieces.UNCASED,
+            "post_processor": self._processor(),
+            "model": word_pieces.model_of(self._tokens, self._types, name),
+        }
 
     def _merges(self) -> list[list[str]]:
         return [merge.split(" ", 1) for merge in self._list("merges", str)]
@@ -311,12 +357,14 @@ class _Vocabulary:
     def _processor(self) -> dict[str, Any] | None:
         """Return the post-processor that puts special tokens around a text; None for none."""
         before = self._ids["bos"] if self._adds_bos else None
-        after = self._ids["eos"] if self._adds_eos else None
+        after = self._last
         if before is None and after is None:
             return None
+        # A separator stands between texts, so that only the first begins with a token.
+        is_separated = after is not None and after == self._ids.get("seperator")
         parts = {
             name: [
-                *self._special_tokens(before, kind),
+                *self._special_tokens(None if is_separated and kind else before, kind),
                 {"Sequence": {"id": name, "type_id": kind}},
                 *self._special_tokens(after, kind),
             ]

@@ -1,0 +1,131 @@
+"""Encoders in GGUF files: BERT, NomicBERT and ModernBERT.
+
+llama.cpp computes their GELU in its tanh form. Its embeddings add the first type of tokens to each
+token, so that pairs of texts have other results there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdrr_manifests.package import Package
+
+from rdrr_converter.architectures.layers import FULL
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.gguf import layer_names
+from rdrr_converter.gguf.architecture import GgufArchitecture, Parts
+from rdrr_converter.gguf.families.gemma import LOCAL_ROPE
+from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.settings import (
+    WRITTEN_WINDOW,
+    Config,
+    Entries,
+    Notes,
+    Setting,
+    fixed,
+    size,
+)
+
+TYPE_COUNT = "tokenizer.ggml.token_type_count"
+"""Number of types of tokens, which is stated with the vocabulary."""
+
+_PERIOD = 3
+"""llama.cpp's period of ModernBERT's layers without a window, if the file states none."""
+
+_IN_F32 = ("position_embd.weight", "token_types.weight")
+"""Tensors that llama.cpp adds without converting them."""
+
+_OUTSIDE = {
+    "token_embd": "model.embed_tokens",
+    "position_embd": "model.embed_positions",
+    "token_types": "model.embed_types",
+    "token_embd_norm": "model.embed_norm",
+}
+_NORMS_OF_SUMS = {
+    "input_layernorm": "attn_output_norm",
+    "post_attention_layernorm": "layer_output_norm",
+}
+
+
+def _after_sums(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of modules where norms follow the sums of the stream and a branch."""
+    return {_NORMS_OF_SUMS.get(ours, theirs): ours for theirs, ours in names.items()}
+
+
+def _read_types(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    count = read.anywhere(TYPE_COUNT)
+    return {} if count is None else {"type_vocab_size": count}
+
+
+def _plan_added(
+    _package: Package, _name: str, gguf_name: str, parts: Parts
+) -> OutgoingTensor | None:
+    if gguf_name not in _IN_F32:
+        return None
+    return OutgoingTensor(gguf_name, parts, parts[0].shape, "F32")
+
+
+def _note_gelu(_: Config) -> Notes:
+    return ("llama.cpp computes the tanh form of GELU for this architecture",)
+
+
+_NOT_CAUSAL = Setting(write=lambda _: {"attention.causal": False})
+_TYPES = Setting(_read_types)
+_GELU = Setting(notes=_note_gelu)
+
+BERT = GgufArchitecture(
+    "bert",
+    "BertModel",
+    _after_sums(layer_names.LAYER),
+    layer_norm=True,
+    is_causal=False,
+    outside=_OUTSIDE,
+    plan=_plan_added,
+    settings=(_NOT_CAUSAL, _TYPES, _GELU),
+)
+NOMIC_BERT = GgufArchitecture(
+    "nomic-bert",
+    "NomicBertModel",
+    _after_sums(layer_names.ONE_STACK),
+    layer_norm=True,
+    is_causal=False,
+    outside=_OUTSIDE,
+    plan=_plan_added,
+    settings=(_NOT_CAUSAL, _TYPES),
+)
+
+
+def _read_period(read: GgufMetadata, _: Config) -> dict[str, Any]:
+    period = read.get("attention.sliding_window_pattern")
+    return {"global_attn_every_n_layers": _PERIOD if period is None else period}
+
+
+def _write_period(config: Config) -> Entries:
+    """State the period of the layers without a window, of which the first layer is one."""
+    kinds = config.get("layer_types") or [FULL]
+    later = [layer for layer, kind in enumerate(kinds) if kind == FULL and layer]
+    return {"attention.sliding_window_pattern": later[0] if later else len(kinds)}
+
+
+MODERN_BERT = GgufArchitecture(
+    "modern-bert",
+    "ModernBertModel",
+    {
+        **{key: ours for key, ours in layer_names.ONE_STACK.items() if key != "ffn_gate"},
+        "ffn_up": "mlp.gate_up_proj",
+    },
+    layer_norm=True,
+    is_causal=False,
+    biases=False,
+    outside={**layer_names.OUTSIDE, "token_embd_norm": "model.embed_norm"},
+    settings=(
+        fixed(attention_bias=False),
+        _NOT_CAUSAL,
+        LOCAL_ROPE,
+        size("attention.sliding_window", "sliding_window"),
+        WRITTEN_WINDOW,
+        Setting(_read_period, _write_period),
+        _GELU,
+    ),
+)
