@@ -56,7 +56,7 @@ $(VENV)/installed-torch: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed-torch
-	@$(BIN)/python .ci/requirements remote ray grammar dawn serve images > $(VENV)/requirements-extras.txt
+	@$(BIN)/python .ci/requirements remote ray grammar dawn serve images parquet > $(VENV)/requirements-extras.txt
 	@$(INSTALL) -c $(PINS) --requirement $(VENV)/requirements-extras.txt --group dev --group docs
 	@touch $@
 

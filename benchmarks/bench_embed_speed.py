@@ -109,8 +109,8 @@ def torch_runner(folder: Path) -> Embed:
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
     def layer(x: Any, stem: str, mask: Any) -> Any:
-        parts = [by_head(linear(x, f"{stem}.self_attn.{part}_proj")) for part in "qkv"]
-        mixed = functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+        q, k, v = (by_head(linear(x, f"{stem}.self_attn.{part}_proj")) for part in "qkv")
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         mixed = mixed.transpose(1, 2).reshape(x.shape)
         x = norm(x + linear(mixed, f"{stem}.self_attn.o_proj"), f"{stem}.input_layernorm")
         inner = functional.gelu(linear(x, f"{stem}.mlp.up_proj"))
@@ -174,7 +174,8 @@ def open_runners(options: argparse.Namespace, work: Path, stack: ExitStack) -> d
 
 def unit(rows: F32) -> F32:
     """Return rows divided by their norms."""
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: F32 = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return scaled
 
 
 def agreement(runners: dict[str, Embed], texts: Texts) -> dict[str, float]:

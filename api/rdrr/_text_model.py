@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdrr_format.errors import ManifestError
 from rdrr_format.misuse import explained
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from rdrr._embedding import Embeddings
     from rdrr._ranking import RankPrompt
+
+Result = TypeVar("Result")
 
 Truncate = bool | int
 """Whether the end of texts that are too long is left out, or the most tokens of a text."""
@@ -150,10 +152,7 @@ class TextModel(LoadedPackage):
 
         head = Classification(self.package)
         head.check_pools()
-        encoded = self._encoded(text_list(texts), truncate)
-        return _in_order(
-            (index, head.probabilities(states)) for index, states in self._hidden_states(encoded)
-        )
+        return self._decoded(texts, truncate, lambda _, states: head.probabilities(states))
 
     def classify_tokens(
         self, texts: str | Sequence[str], *, truncate: Truncate = False
@@ -174,12 +173,24 @@ class TextModel(LoadedPackage):
 
         head = Classification(self.package)
         head.check_pools(by_token=True)
+        return self._decoded(
+            texts,
+            truncate,
+            lambda text, states: list(_token_labels(text, head.of_tokens(states))),
+        )
+
+    def _decoded(
+        self,
+        texts: str | Sequence[str],
+        truncate: Truncate,
+        decode: Callable[[Encoded, npt.NDArray[np.float32]], Result],
+    ) -> list[Result]:
+        """Return what `decode` makes of the tokens and the hidden states of each text."""
         encoded = self._encoded(text_list(texts), truncate)
-        labels = (
-            (index, list(_token_labels(encoded[index], head.of_tokens(states))))
+        return _in_order(
+            (index, decode(encoded[index], states))
             for index, states in self._hidden_states(encoded)
         )
-        return _in_order(labels)
 
     def fill_masks(
         self, texts: str | Sequence[str], *, top: int = 5, truncate: Truncate = False
@@ -325,7 +336,7 @@ def _truncated(encoded: Sequence[Encoded]) -> tuple[int, ...]:
     return tuple(index for index, text in enumerate(encoded) if text.is_truncated)
 
 
-def _in_order(results: Iterable[tuple[int, Any]]) -> list[Any]:
+def _in_order(results: Iterable[tuple[int, Result]]) -> list[Result]:
     """Return results in the order of the texts that they belong to."""
     return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
+
+from rdrr_format.closing import Closing
 
 from rdrr._load import load
 from rdrr._load_options import LoadKeywords
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rdrr._text_model import Truncate
 
 
-class SentenceEncoder:
+class SentenceEncoder(Closing):
     """An embedding model with the methods of sentence-transformers.
 
     Args:
@@ -105,14 +106,3 @@ class SentenceEncoder:
     def close(self) -> None:
         """Free the memory of the model."""
         self.model.close()
-
-    def __enter__(self) -> SentenceEncoder:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

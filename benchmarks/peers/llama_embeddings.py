@@ -58,7 +58,8 @@ class PeerEmbedder:
         rows = np.empty((len(texts), self._width), np.float32)
         for some in self._passes(texts):
             rows[some] = self._run([texts[index] for index in some])
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
 
     def close(self) -> None:
         """Free the memory of the context."""

@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lm-eval": ("lm-eval>=0.4.10",),
         "serve": ("starlette>=0.47", "uvicorn>=0.34", "prometheus_client>=0.21"),
         "images": ("pillow>=12",),
+        "parquet": ("pyarrow>=15",),
     }
 )
 """The packages of each extra, as `pyproject.toml` states them; a clone has no metadata to ask."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 
 import numpy as np
 import pytest
 import rdrr
 import torch
+from pyarrow import parquet
 from rdrr.evaluate import compare_embeddings
 from rdrr_converter.convert import convert
 from rdrr_format.errors import (
@@ -189,7 +191,12 @@ def test_what_the_families_cannot_express_is_refused(rng, tmp_path):
     convert(tmp_path / "source", tmp_path / "package")
 
 
-def test_the_commands_read_texts_from_a_file_and_say_what_is_cut(rng, tmp_path):
+def written_table(command, path):
+    assert run_rdrr(*command, "--truncate", "--out", path).code == 0
+    return path
+
+
+def test_the_commands_read_texts_from_a_file_and_say_what_is_cut(rng, tmp_path, monkeypatch):
     package = converted(make_encoder("bert", rng), tmp_path)
     lines = ['"a text"', "", json.dumps({"text": "b " * 300, "id": 7}), '"a\u2028b"']
     file = tmp_path / "texts.jsonl"
@@ -203,6 +210,13 @@ def test_the_commands_read_texts_from_a_file_and_say_what_is_cut(rng, tmp_path):
     saved = run_rdrr(*command, "--truncate", "--out", tmp_path / "v.npy")
     assert "the end of 1 texts was left out: 2" in saved.err
     assert np.array_equal(np.load(tmp_path / "v.npy"), np.array(done["embeddings"], np.float32))
+    table = parquet.read_table(written_table(command, tmp_path / "v.parquet")).to_pydict()
+    assert table["text"] == ["a text", "b " * 300, "a\u2028b"]
+    assert np.array_equal(np.array(table["embedding"], np.float32), np.load(tmp_path / "v.npy"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused = run_rdrr(*command, "--truncate", "--out", tmp_path / "w.parquet")
+    assert (refused.code, "pip install 'pyarrow>=15'" in refused.err) == (2, True)
+    assert run_rdrr(*command, "--truncate", "--out", tmp_path / "w.csv").code == 2
     assert run_rdrr(*command, "a text").code == 2
     assert run_rdrr("embed", package, "--backend", "cpu").code == 2
     for line, found in (("{", "not JSON"), ("[1]", "no text"), ('{"text": 1}', "no text")):

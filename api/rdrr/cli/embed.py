@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rdrr_format.errors import StoreError, UsageError
 
 from rdrr._load_options import LoadOptions
+from rdrr._vector_files import check_destination, write_vectors
 from rdrr.cli._console import console, facts, note, print_json
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
@@ -37,25 +37,20 @@ def embed(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="NumPy file (.npy) to write the embeddings to."),
+        typer.Option(metavar="FILE", help="File (.npy or .parquet) to write the embeddings to."),
     ] = None,
     truncate: Truncate = False,
     load: LoadOptions,
     json: JsonFlag = False,
 ) -> int:
     """Compute the embeddings of texts with an embedding model."""
-    if out is not None and out.suffix != ".npy":
-        raise UsageError("--out has another suffix than .npy", found=out)
+    if out is not None:
+        check_destination(out)
     given = texts_of(texts, file)
     with open_model(path, load, hidden=json) as model:
         vectors = model.embed(given, prompt=prompt, truncate=truncate)
     if out is not None:
-        import numpy as np
-
-        try:
-            np.save(out, vectors, allow_pickle=False)
-        except OSError as error:
-            raise StoreError("cannot be written", where=out, found=error.strerror) from error
+        write_vectors(out, vectors, given)
     cut = list(vectors.truncated)
     if json:
         written = {} if out is None else {"written": str(out)}
