@@ -187,6 +187,16 @@ class SessionReader(Reader):
         read_whole(self.folder / "session")
 
 
+class ImageReader(Reader):
+    """Reads the case as an image of a prompt."""
+
+    def __call__(self, case: bytes) -> None:
+        from rdrr_runtime.images.prompt import read_images
+        from support.images import QWEN
+
+        read_images(QWEN, [case], max_tokens=16)
+
+
 class ConfigReader(Reader):
     """Reads the case as the configuration of a checkpoint, as `convert --dry-run` does."""
 

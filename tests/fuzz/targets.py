@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from fuzz import (
+    image_files,
     jinja_texts,
     manifests,
     other_weights,
@@ -74,6 +75,7 @@ TARGETS: Mapping[str, Target] = {
     "chat": Target(readers.ChatReader, text_files.SOUND_REQUESTS, text_files.REQUESTS),
     "config": Target(readers.ConfigReader, text_files.SOUND_CONFIGS, text_files.CONFIGS),
     "adapter": Target(readers.AdapterReader, text_files.SOUND_ADAPTERS, text_files.ADAPTERS),
+    "image": Target(readers.ImageReader, image_files.SOUND_IMAGES, image_files.IMAGES),
     "report": Target(readers.ReportReader, text_files.SOUND_REPORTS, text_files.REPORTS),
 }
 
