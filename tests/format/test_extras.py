@@ -13,7 +13,7 @@ from rdrr_format.extras import EXTRAS, import_extra, install_hint
 from rdrr_format.remote_stores import FsspecStore
 
 ROOT = Path(__file__).parents[2]
-MEMBERS = ("torch", "remote", "ray", "grammar", "dawn", "lm-eval", "serve")
+MEMBERS = ("torch", "remote", "ray", "grammar", "dawn", "lm-eval", "serve", "images", "parquet")
 
 
 def test_a_package_that_is_installed_is_returned():
@@ -54,5 +54,5 @@ def test_a_store_whose_client_is_missing_names_its_extra(monkeypatch, url, packa
 def test_the_packages_of_each_extra_are_those_of_the_project_file():
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: tuple(packages) for name, packages in stated["optional-dependencies"].items()}
-    assert extras.pop("all") == (f"rdrr[{','.join(name for name in MEMBERS)}]",)
+    assert extras.pop("all") == (f"rdrr[{','.join(MEMBERS)}]",)
     assert extras == EXTRAS
