@@ -6,9 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.errors import GenerationError
+
 from rdrr._arguments import token_ids
 
 if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
     from rdrr_runtime.images.patches import ImagePatches
     from rdrr_runtime.images.prompt import PromptImages
     from rdrr_runtime.text.chat_template import ChatTemplate
@@ -169,3 +172,35 @@ def _ids_of(message: Any) -> list[int]:
     """Return the ids that a message has; none if it has only a text."""
     stated = message.get(IDS) if isinstance(message, Mapping) else None
     return [] if stated is None else token_ids(stated, f"`{IDS}`")
+
+
+def take_prompt_images(
+    package: Package, messages: Sequence[Message], context: int
+) -> tuple[Sequence[Message], PromptImages | None]:
+    """Return messages as templates know them, and their images; None if they have none.
+
+    Args:
+        package: Package with the recipe of images, if its model sees.
+        messages: Messages as the caller gave them.
+        context: Most tokens of all images together.
+
+    Raises:
+        GenerationError: The package has no recipe, or an image is refused by it.
+        StoreError: A file cannot be read.
+        UsageError: A part of a message is no image, or Pillow is not installed.
+    """
+    from rdrr_runtime.images.prompt import read_images
+    from rdrr_runtime.images.sources import take_images
+
+    if not isinstance(messages, list | tuple):
+        return messages, None  # what is no conversation is refused by the template
+    messages, sources = take_images(messages)
+    if not sources:
+        return messages, None
+    if package.manifest.processor is None:
+        raise GenerationError(
+            "the model does not see images: its package has no recipe for them",
+            where=package.where,
+            hint="convert a checkpoint that has a vision tower which rdrr knows",
+        )
+    return messages, read_images(package.manifest.processor, sources, max_tokens=context)

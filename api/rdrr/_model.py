@@ -17,7 +17,7 @@ from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
 from rdrr._backends import OpenedBackend
-from rdrr._chat_prompt import ChatPrompt, RenderedChat
+from rdrr._chat_prompt import ChatPrompt, RenderedChat, take_prompt_images
 from rdrr._decoding import DraftModels
 from rdrr._generate_keywords import (
     BATCH,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
-    from rdrr_runtime.images.prompt import PromptImages
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
 
     from rdrr._async_generation import AsyncGeneration, TaskQueues
@@ -299,31 +298,10 @@ class Model(ScoringModel):
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [token_id for token_id in after if self._codec.is_special(token_id)]
         ends = (*self.package.manifest.eos_token_ids, *stops)
-        messages, images = self._take_images(messages)
+        messages, images = take_prompt_images(self.package, messages, self.info.context)
         prompt = ChatPrompt(chosen, self._codec, ends, tools, variables, known, images)
         ids, text = prompt.rendered(messages, **answer)
         return RenderedChat(ids, stops, text, () if images is None else images.patches)
-
-    def _take_images(
-        self, messages: Sequence[Mapping[str, Any]]
-    ) -> tuple[Sequence[Mapping[str, Any]], PromptImages | None]:
-        """Return messages as templates know them, and their images; None if they have none."""
-        from rdrr_runtime.images.prompt import read_images
-        from rdrr_runtime.images.sources import take_images
-
-        if not isinstance(messages, list | tuple):
-            return messages, None  # what is no conversation is refused by the template
-        messages, sources = take_images(messages)
-        if not sources:
-            return messages, None
-        processor = self.package.manifest.processor
-        if processor is None:
-            raise GenerationError(
-                "the model does not see images: its package has no recipe for them",
-                where=self.package.where,
-                hint="convert a checkpoint that has a vision tower which rdrr knows",
-            )
-        return messages, read_images(processor, sources, max_tokens=self.info.context)
 
     def agenerate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerateKeywords]
