@@ -12,7 +12,7 @@ import pytest
 from rdrr_manifests.models import Processor
 from rdrr_manifests.rules import STRUCTURE, examine
 from rdrr_manifests.rules.files import DEEP, FILES
-from support.images import GEMMA3, GEMMA4, QWEN
+from support.images import GEMMA3, GEMMA4, IDEFICS3, QWEN
 from support.manifest_changes import (
     EMBED,
     NORM,
@@ -44,6 +44,7 @@ def case(rule: str, field: str, change: Any, *also: str, severity: str = "error"
 
 
 PROCESSOR = QWEN.model_dump(mode="json")
+TILED = IDEFICS3.model_dump(mode="json")
 
 CASES = (
     case("version", "version", put("version", 0)),
@@ -391,6 +392,20 @@ CASES = (
             ("maxTokens", {"sizing": "token_budget", "maxTokens": 65_537}),
         )
     ),
+    *(
+        case("processor-sizes", f"processor.{field}", put("processor", {**TILED, **changes}))
+        for field, changes in (
+            ("tiles", {"tiles": None}),
+            ("height", {"height": None}),
+            ("height", {"height": 57}),
+            ("tiles.longestSide", {"height": 16_800, "tiles": {"longestSide": 4096}}),
+        )
+    ),
+    case(
+        "schema",
+        "processor.tiles.longestSide",
+        put("processor", {**TILED, "tiles": {"longestSide": 5000}}),
+    ),
     case("schema", "processor.patchSize", put("processor", {**PROCESSOR, "patchSize": 0})),
     case("schema", "processor.sizing", put("processor", {**PROCESSOR, "sizing": "own"})),
 )
@@ -417,7 +432,7 @@ def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     assert [fault.line() for fault in examine(manifest).faults] == []
 
 
-@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4])
+@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4, IDEFICS3])
 def test_a_manifest_with_a_recipe_for_images_breaks_no_rule(processor: Processor) -> None:
     manifest = valid_manifest() | {"processor": processor.model_dump(mode="json")}
     assert [fault.line() for fault in examine(manifest).faults] == []

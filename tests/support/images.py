@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from PIL import Image
-from rdrr_manifests.models import Processor
+from rdrr_manifests.models import Processor, Tiles
 
 QWEN = Processor(
     sizing="pixel_bounds",
@@ -50,6 +50,28 @@ GEMMA4 = Processor(
     token="<|image|>",
     before="<|image>",
     after="<image|>",
+)
+
+IDEFICS3 = Processor(
+    sizing="tiles",
+    resample="lanczos",
+    height=56,
+    width=56,
+    tiles=Tiles(
+        longest_side=160,
+        before="<fake_token_around_image><row_{row}_col_{column}>",
+        row_after="\n",
+        after="\n",
+    ),
+    rescale_factor=1 / 255,
+    mean=(0.5, 0.5, 0.5),
+    deviation=(0.5, 0.5, 0.5),
+    patch_size=14,
+    merge_size=2,
+    placeholder="<image>",
+    token="<image>",
+    before="<fake_token_around_image><global-img>",
+    after="<fake_token_around_image>",
 )
 
 

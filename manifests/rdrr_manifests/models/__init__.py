@@ -17,7 +17,7 @@ from rdrr_manifests.models.inference import (
     Rope,
 )
 from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
-from rdrr_manifests.models.processor import Processor
+from rdrr_manifests.models.processor import Processor, Tiles
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
 
@@ -46,6 +46,7 @@ __all__ = [
     "Shard",
     "Span",
     "Tensor",
+    "Tiles",
     "Tokenizer",
     "parse_hint",
 ]
