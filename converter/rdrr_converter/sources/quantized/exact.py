@@ -120,5 +120,5 @@ def _packed(codes: npt.NDArray[np.int8], bits: int) -> npt.NDArray[np.uint8]:
     if bits == 8:
         return codes.view(np.uint8)
     unsigned = (codes + 8).astype(np.uint8)
-    packed: npt.NDArray[np.uint8] = unsigned[..., :16] | unsigned[..., 16:] << 4
+    packed: npt.NDArray[np.uint8] = unsigned[..., :16] | np.left_shift(unsigned[..., 16:], 4)
     return packed
