@@ -15,6 +15,9 @@
 {% set ELEMENTS = M * N // SIZE %}
 {% set STRIDE = SIZE * TEAMS_K %}
 {% set DEPTH = STEP // TEAMS_K %}
+{# Halves in an element of a tile, in which offsets and pitches of matrices count: threads store 16 bytes at once. #}
+{% set UNIT = 8 if MATRICES else 1 %}
+{% set HALVES = "vec4<u32>" if MATRICES else "f16" %}
 // y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
 // f16 x f16, with sums in f32.
 //
@@ -49,7 +52,7 @@ override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
 
 // Rows and outputs begin 16 bytes after a multiple of 128, so that fewer of them share a bank.
-const PITCH = {{ PITCH }}u;
+const PITCH = {{ PITCH // UNIT }}u;
 {% if F.values == "f16" %}
 const FACTOR = 1.0;
 {% else %}
@@ -57,8 +60,8 @@ const FACTOR = 1.0;
 const FACTOR = 256.0;
 {% endif %}
 
-var<workgroup> tile_x: array<f16, {{ TILE_M * PITCH }}>;   // [rows, inputs]
-var<workgroup> tile_w: array<f16, {{ TILE_N * PITCH }}>;   // [outputs, inputs]
+var<workgroup> tile_x: array<{{ HALVES }}, {{ TILE_M * PITCH // UNIT }}>;   // [rows, inputs]
+var<workgroup> tile_w: array<{{ HALVES }}, {{ TILE_N * PITCH // UNIT }}>;   // [outputs, inputs]
 {% if F.column %}
 var<workgroup> scale_w: array<vec4<f32>, {{ W_SCALES }}>;   // [groups of outputs, inputs / 4]
 {% if F.minimum %}
@@ -70,11 +73,27 @@ var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N 
 {% set DEQUANTIZED, FACTOR = true, "FACTOR * " %}
 {% include "weights/snippets/weights.wgsl" %}
 
+{% if MATRICES %}
+fn words(first: vec4<f16>, last: vec4<f16>) -> vec4<u32> {
+    return vec4<u32>(bitcast<vec2<u32>>(first), bitcast<vec2<u32>>(last));
+}
+{% else %}
 // naga has no bitcast to f16.
 fn halves(word: u32) -> vec2<f16> {
-    return {{ "bitcast<vec2<f16>>(word)" if MATRICES else "vec2<f16>(unpack2x16float(word))" }};
+    return vec2<f16>(unpack2x16float(word));
 }
+{% endif %}
 
+{# Store 8 halves, given as the 4 words that hold them. #}
+{% macro put_words(tile, to, words) %}
+{% if MATRICES %}
+            {{ tile }}[{{ to }}] = {{ words }};
+{% else %}
+{% for c in range(8) %}
+            {{ tile }}[{{ to }} + {{ c }}u] = halves({{ words }}.{{ "xyzw"[c // 2] }}).{{ "xy"[c % 2] }};
+{% endfor %}
+{% endif %}
+{% endmacro %}
 fn piece(row: u32, i: u32) -> {{ "vec4<u32>" if F.values else "Stored0" }} {
 {% if F.values %}
     // A row may end within a step; the values read instead are multiplied by zero.
@@ -138,14 +157,14 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + x_slot{{ i }} % {{ STEP // 8 }}u;
-    let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * 8u;
+    let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
     var x_next{{ i }} = x[x_from{{ i }}];
 {% endfor %}
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = {{ "min(" if TILE_N * PIECES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * PIECES - 1) ~ "u)" if TILE_N * PIECES % THREADS }};
     let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS - 1u);
     let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
-    let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE }}u;
+    let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE // UNIT }}u;
     var w_next{{ i }} = piece(w_row{{ i }}, w_piece{{ i }});
 {% endfor %}
     let steps = K_PADDED / {{ STEP }}u;
@@ -158,21 +177,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endif %}
     for (var step = 0u; step < steps; step++) {
 {% for i in range(X_LOADS) %}
-        {
-{% for c in range(4) %}
-            let v{{ c }} = halves(x_next{{ i }}.{{ "xyzw"[c] }});
-{% endfor %}
-{% for c in range(8) %}
-            tile_x[x_to{{ i }} + {{ c }}u] = v{{ c // 2 }}.{{ "xy"[c % 2] }};
-{% endfor %}
-        }
+{{ put_words("tile_x", "x_to%d" % i, "x_next%d" % i) }}
 {% endfor %}
 {% for i in range(W_LOADS) %}
         {
 {% if F.values == "f16" %}
-{% for c in range(4) %}
-            let v{{ c }} = halves(w_next{{ i }}.{{ "xyzw"[c] }});
-{% endfor %}
+{{ put_words("tile_w", "w_to%d" % i, "w_next%d" % i) }}
 {% elif F.values %}
             let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.xy));
             let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.zw));
@@ -189,9 +199,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
 {% endif %}
-{% set width = 2 if F.values == "f16" else 4 %}
-{% for c in range(PIECE) %}
-            tile_w[w_to{{ i }} + {{ c }}u] = v{{ c // width }}.{{ "xyzw"[c % width] }};
+{% for c in range(0 if F.values == "f16" else PIECE // UNIT) %}
+            tile_w[w_to{{ i }} + {{ c }}u] = {{ "words(v%d, v%d)" % (2 * c, 2 * c + 1) if MATRICES else "v%d.%s" % (c // 4, "xyzw"[c % 4]) }};
 {% endfor %}
         }
 {% endfor %}
@@ -207,16 +216,16 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(W_LOADS) %}
         w_next{{ i }} = piece(w_row{{ i }}, next * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
-        let x_at = team_m * PITCH + team_k * {{ DEPTH }}u;
-        let w_at = team_n * PITCH + team_k * {{ DEPTH }}u;
+        let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
+        let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
 {% if MATRICES %}
 {% for k in range(0, DEPTH, K) %}
         {
 {% for i in range(FM) %}
-            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ i * M }}u * PITCH + {{ k }}u, PITCH);
+            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ i * M }}u * PITCH + {{ k // UNIT }}u, PITCH);
 {% endfor %}
 {% for j in range(FN) %}
-            let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, w_at + {{ j * N }}u * PITCH + {{ k }}u, PITCH);
+            let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, w_at + {{ j * N }}u * PITCH + {{ k // UNIT }}u, PITCH);
 {% for i in range(FM) %}
             sums{{ i }}_{{ j }} = subgroupMatrixMultiplyAccumulate(a{{ i }}, b{{ j }}, sums{{ i }}_{{ j }});
 {% endfor %}
