@@ -20,6 +20,7 @@ from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.processor import Processor
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
+from rdrr_manifests.models.vision import Vision
 
 __all__ = [
     "HINT_VALUES",
@@ -47,5 +48,6 @@ __all__ = [
     "Span",
     "Tensor",
     "Tokenizer",
+    "Vision",
     "parse_hint",
 ]
