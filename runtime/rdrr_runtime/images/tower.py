@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from rdrr_manifests.models import Vision
 
 from rdrr_runtime.images.patches import ImagePatches
 
@@ -26,6 +27,12 @@ class ImageFeatures:
     embeddings: NDArray[np.float32]
     taps: tuple[NDArray[np.float32], ...]
     grid: tuple[int, int, int]
+
+
+def merged_grid(vision: Vision, image: ImagePatches) -> tuple[int, int, int]:
+    """Return the grid of the tokens that a tower makes of the patches of an image."""
+    frames, height, width = image.grid
+    return frames, height // vision.merge_size, width // vision.merge_size
 
 
 class Tower(Protocol):

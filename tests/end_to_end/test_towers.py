@@ -1,0 +1,97 @@
+"""Vision towers of packages compute what those of transformers do, from checkpoint to features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rdrr_converter.convert import convert
+from rdrr_format.errors import GenerationError
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.images.patches import ImagePatches
+from rdrr_runtime.reference import tower as reference
+from rdrr_runtime.reference.tower import CpuTower
+from support.checkpoints import make_multimodal
+from support.comparison import relative_error
+from support.seeds import generator_of
+
+SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
+TOWER = {"depth": 2, "num_position_embeddings": 49, "deepstack_visual_indexes": [0]}
+"""Two layers, one of them tapped, and positions that lie between those of the table."""
+
+WIDTH = 3 * 2 * 16 * 16
+IMAGE = (1, 6, 10)
+CPU, HALF = 1e-4, 1e-2
+
+
+class Towers:
+    """A model of transformers, and its packages with towers in float32 and in F16."""
+
+    def __init__(self, folder: Path, rng: np.random.Generator) -> None:
+        self.model = make_multimodal("qwen3_vl", rng, TOWER, rope_scaling=SECTIONS)
+        self.model.save_pretrained(folder / "model")
+        self.rng = rng
+        for name, options in (("f32", {"vision_quantize": "f32"}), ("f16", {})):
+            convert(folder / "model", folder / name, quantize="f16", **options)
+        self.packages = {name: open_package(folder / name) for name in ("f32", "f16")}
+
+    def patches(self, grid: tuple[int, int, int]) -> ImagePatches:
+        count = int(np.prod(grid))
+        return ImagePatches(self.rng.standard_normal((count, WIDTH)).astype(np.float32), grid)
+
+    def expected(self, image: ImagePatches) -> tuple[np.ndarray, ...]:
+        """Return the embeddings and the taps of transformers."""
+        with torch.no_grad():
+            grid = torch.tensor([image.grid])
+            output = self.model.model.visual(torch.from_numpy(image.patches), grid)
+        return tuple(x.numpy() for x in (output.pooler_output, *output.deepstack_features))
+
+
+@pytest.fixture(scope="module")
+def towers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Towers:
+    return Towers(tmp_path_factory.mktemp("towers"), generator_of(request))
+
+
+def worst(package: Package, image: ImagePatches, expected: tuple[Any, ...]) -> float:
+    features = CpuTower(package).encode(image)
+    assert features.grid == (image.grid[0], image.grid[1] // 2, image.grid[2] // 2)
+    pairs = zip((features.embeddings, *features.taps), expected, strict=True)
+    return max(relative_error(ours, theirs) for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("grid", [IMAGE, (1, 4, 6), (1, 2, 2), (1, 16, 8), (2, 4, 6)])
+def test_embeddings_and_taps_are_those_of_transformers(towers, grid):
+    image = towers.patches(grid)
+    expected = towers.expected(image)
+    assert worst(towers.packages["f32"], image, expected) <= CPU
+    assert worst(towers.packages["f16"], image, expected) <= HALF
+
+
+def test_attention_in_parts_is_that_of_all_rows_at_once(towers, monkeypatch):
+    image = towers.patches(IMAGE)
+    expected = towers.expected(image)
+    monkeypatch.setattr(reference, "SCORES", 2 * 60 * 7)
+    assert worst(towers.packages["f32"], image, expected) <= CPU
+
+
+def test_rows_and_columns_of_an_image_are_told_apart(towers):
+    image = towers.patches(IMAGE)
+    turned = ImagePatches(image.patches, (1, 10, 6))
+    assert worst(towers.packages["f32"], turned, towers.expected(image)) > HALF
+
+
+@pytest.mark.parametrize("grid", [(1, 6, 8), (1, 5, 12), (1, 60, 1), (-1, -6, 10), (0, 0, 0)])
+def test_patches_that_fit_no_grid_of_whole_tokens_are_refused(towers, grid):
+    image = ImagePatches(towers.patches(IMAGE).patches, grid)
+    with pytest.raises(GenerationError, match="patches"):
+        CpuTower(towers.packages["f16"]).encode(image)
+
+
+def test_a_package_without_a_tower_has_none(towers, tmp_path):
+    towers.model.save_pretrained(tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "out", quantize="f16", without_vision=True)
+    with pytest.raises(GenerationError, match="no vision tower"):
+        CpuTower(open_package(tmp_path / "out"))
