@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from rdrr_converter.convert import convert
 from rdrr_format.errors import GenerationError
-from rdrr_manifests.package import Package, open_package
+from rdrr_manifests.package import open_package
+from rdrr_runtime.gpu_tower import GpuTower
 from rdrr_runtime.images.patches import ImagePatches
+from rdrr_runtime.images.tower import Tower
 from rdrr_runtime.reference import tower as reference
 from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
@@ -38,6 +41,9 @@ class Towers:
             convert(folder / "model", folder / name, quantize="f16", **options)
         self.packages = {name: open_package(folder / name) for name in ("f32", "f16")}
 
+    def on_cpu(self, kind: str) -> CpuTower:
+        return CpuTower(self.packages[kind])
+
     def patches(self, grid: tuple[int, int, int]) -> ImagePatches:
         count = int(np.prod(grid))
         return ImagePatches(self.rng.standard_normal((count, WIDTH)).astype(np.float32), grid)
@@ -55,8 +61,8 @@ def towers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Towers(tmp_path_factory.mktemp("towers"), generator_of(request))
 
 
-def worst(package: Package, image: ImagePatches, expected: tuple[Any, ...]) -> float:
-    features = CpuTower(package).encode(image)
+def worst(tower: Tower, image: ImagePatches, expected: tuple[Any, ...]) -> float:
+    features = tower.encode(image)
     assert features.grid == (image.grid[0], image.grid[1] // 2, image.grid[2] // 2)
     pairs = zip((features.embeddings, *features.taps), expected, strict=True)
     return max(relative_error(ours, theirs) for ours, theirs in pairs)
@@ -66,21 +72,39 @@ def worst(package: Package, image: ImagePatches, expected: tuple[Any, ...]) -> f
 def test_embeddings_and_taps_are_those_of_transformers(towers, grid):
     image = towers.patches(grid)
     expected = towers.expected(image)
-    assert worst(towers.packages["f32"], image, expected) <= CPU
-    assert worst(towers.packages["f16"], image, expected) <= HALF
+    assert worst(towers.on_cpu("f32"), image, expected) <= CPU
+    assert worst(towers.on_cpu("f16"), image, expected) <= HALF
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("f32", 1e-3), ("f16", HALF)])
+def test_the_gpu_computes_the_same_for_images_of_any_size(towers, device, kind, limit):
+    with closing(GpuTower(towers.packages[kind], device)) as tower:
+        # The third needs larger buffers than the others.
+        for grid in (IMAGE, (2, 4, 6), (1, 18, 16), (1, 4, 6)):
+            image = towers.patches(grid)
+            assert worst(tower, image, towers.expected(image)) <= limit
+            of_cpu = towers.on_cpu(kind).encode(image)
+            assert worst(tower, image, (of_cpu.embeddings, *of_cpu.taps)) <= CPU
+
+
+def test_the_gpu_refuses_what_the_cpu_refuses(towers, device):
+    with closing(GpuTower(towers.packages["f16"], device)) as tower:
+        image = ImagePatches(towers.patches(IMAGE).patches, (1, 6, 8))
+        with pytest.raises(GenerationError, match="patches"):
+            tower.encode(image)
 
 
 def test_attention_in_parts_is_that_of_all_rows_at_once(towers, monkeypatch):
     image = towers.patches(IMAGE)
     expected = towers.expected(image)
     monkeypatch.setattr(reference, "SCORES", 2 * 60 * 7)
-    assert worst(towers.packages["f32"], image, expected) <= CPU
+    assert worst(towers.on_cpu("f32"), image, expected) <= CPU
 
 
 def test_rows_and_columns_of_an_image_are_told_apart(towers):
     image = towers.patches(IMAGE)
     turned = ImagePatches(image.patches, (1, 10, 6))
-    assert worst(towers.packages["f32"], turned, towers.expected(image)) > HALF
+    assert worst(towers.on_cpu("f32"), turned, towers.expected(image)) > HALF
 
 
 @pytest.mark.parametrize("grid", [(1, 6, 8), (1, 5, 12), (1, 60, 1), (-1, -6, 10), (0, 0, 0)])
@@ -90,8 +114,11 @@ def test_patches_that_fit_no_grid_of_whole_tokens_are_refused(towers, grid):
         CpuTower(towers.packages["f16"]).encode(image)
 
 
-def test_a_package_without_a_tower_has_none(towers, tmp_path):
+def test_a_package_without_a_tower_has_none(towers, device, tmp_path):
     towers.model.save_pretrained(tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "out", quantize="f16", without_vision=True)
+    package = open_package(tmp_path / "out")
     with pytest.raises(GenerationError, match="no vision tower"):
-        CpuTower(open_package(tmp_path / "out"))
+        CpuTower(package)
+    with pytest.raises(GenerationError, match="no vision tower"):
+        GpuTower(package, device)
