@@ -33,10 +33,9 @@ CPU, HALF = 1e-4, 1e-2
 class Towers:
     """A model of transformers, and its packages with towers in float32 and in F16."""
 
-    def __init__(self, folder: Path, rng: np.random.Generator) -> None:
-        self.model = make_multimodal("qwen3_vl", rng, TOWER, rope_scaling=SECTIONS)
-        self.model.save_pretrained(folder / "model")
-        self.rng = rng
+    def __init__(self, model: Any, folder: Path, rng: np.random.Generator) -> None:
+        model.save_pretrained(folder / "model")
+        self.model, self.rng = model, rng
         for name, options in (("f32", {"vision_quantize": "f32"}), ("f16", {})):
             convert(folder / "model", folder / name, quantize="f16", **options)
         self.packages = {name: open_package(folder / name) for name in ("f32", "f16")}
@@ -53,12 +52,15 @@ class Towers:
         with torch.no_grad():
             grid = torch.tensor([image.grid])
             output = self.model.model.visual(torch.from_numpy(image.patches), grid)
-        return tuple(x.numpy() for x in (output.pooler_output, *output.deepstack_features))
+        taps = output.get("deepstack_features") or ()
+        return tuple(x.numpy() for x in (output.pooler_output, *taps))
 
 
 @pytest.fixture(scope="module")
 def towers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Towers:
-    return Towers(tmp_path_factory.mktemp("towers"), generator_of(request))
+    rng = generator_of(request)
+    model = make_multimodal("qwen3_vl", rng, TOWER, rope_scaling=SECTIONS)
+    return Towers(model, tmp_path_factory.mktemp("towers"), rng)
 
 
 def worst(tower: Tower, image: ImagePatches, expected: tuple[Any, ...]) -> float:
@@ -92,6 +94,16 @@ def test_the_gpu_refuses_what_the_cpu_refuses(towers, device):
         image = ImagePatches(towers.patches(IMAGE).patches, (1, 6, 8))
         with pytest.raises(GenerationError, match="patches"):
             tower.encode(image)
+
+
+def test_the_tower_of_qwen_3_5_has_no_taps(rng, tmp_path):
+    kinds = ["linear_attention", "full_attention"]
+    model = make_multimodal("qwen3_5", rng, {"depth": 2}, layer_types=kinds)
+    towers = Towers(model, tmp_path, rng)
+    image = towers.patches(IMAGE)
+    expected = towers.expected(image)
+    assert len(expected) == 1
+    assert worst(towers.on_cpu("f32"), image, expected) <= CPU
 
 
 def test_attention_in_parts_is_that_of_all_rows_at_once(towers, monkeypatch):
