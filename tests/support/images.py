@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
 from rdrr_manifests.models import Processor, Tiles
@@ -81,3 +84,10 @@ def drawn_image(height: int, width: int) -> Image.Image:
     red, green = 255 * rows // max(height - 1, 1), 255 * columns // max(width - 1, 1)
     blue = (rows * 7 + columns * 13) % 256
     return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
+
+
+def save_processor(folder: Path, patch_size: int = 16) -> None:
+    """Write the settings of Qwen's image processor to a checkpoint."""
+    settings = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": patch_size}
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")

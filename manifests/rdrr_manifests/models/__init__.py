@@ -20,6 +20,7 @@ from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.processor import Processor, Tiles
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
+from rdrr_manifests.models.vision import Vision
 
 __all__ = [
     "HINT_VALUES",
@@ -48,5 +49,6 @@ __all__ = [
     "Tensor",
     "Tiles",
     "Tokenizer",
+    "Vision",
     "parse_hint",
 ]
