@@ -52,21 +52,22 @@ class TileTuning(Params):
 
 # Queries, lanes and keys in order of preference. For heads of 64, 128 and 256 elements, the first
 # that fits an H200 with at least 8 threads a row was the fastest of 12 to 28 forms; with fewer
-# threads, 8 queries a thread took twice as long. Heads of 32 elements have half the work, and 4
-# threads a row suffice: a pass of 8,170 rows of all-MiniLM took 3.96 ms with 2 queries a thread on
-# an H100, 4.24 with 4, and 4.44 with one.
+# threads, 8 queries a thread took twice as long.
 FORMS = (
     (8, 16, 64),
     (4, 16, 64),
     (4, 32, 32),
     (2, 16, 32),
     (4, 32, 16),
-    (2, 8, 32),
     (1, 8, 32),
     (1, 8, 16),
     (1, 8, 8),
 )
 THREADS_PER_ROW = 8
+
+NARROW_HEAD, NARROW_FORMS = 32, ((2, 8, 32),)
+"""Most elements of a narrow head, and the form that is preferred for it. On an H100 a pass of 8,170
+rows of all-MiniLM took 3.96 ms with 2 queries a thread, 4.24 with 4, and 4.44 with one."""
 
 # Forms for devices with little workgroup memory, whatever their threads.
 SMALL_FORMS = ((1, 4, 16), (1, 4, 8))
@@ -264,7 +265,8 @@ def fitting_tiles(
     """
     most = spec.group if most_heads is None else most_heads
     divisors = [divisor for divisor in range(most, 0, -1) if spec.group % divisor == 0]
-    for form in (*FORMS, *SMALL_FORMS):
+    narrow = NARROW_FORMS if spec.cache.head_dim <= NARROW_HEAD else ()
+    for form in (*narrow, *FORMS, *SMALL_FORMS):
         tiles = (TileTuning(heads, *form) for heads in divisors)
         fitting = (tuning for tuning in tiles if _fits(ctx, spec, rows, tuning))
         yield from islice(fitting, 1)
@@ -272,9 +274,8 @@ def fitting_tiles(
 
 def _fits(ctx: OpContext, spec: AttentionSpec, rows: int, form: TileTuning) -> bool:
     threads, words = form.threads(rows), spec.cache.head_dim // 4
-    is_small = (form.queries, form.lanes, form.keys) in SMALL_FORMS
-    least = THREADS_PER_ROW if words > 8 else THREADS_PER_ROW // 2
-    is_useful = threads >= least * rows and form.lanes <= max(words, THREADS_PER_ROW)
+    is_small = (form.queries, form.lanes, form.keys) in (*NARROW_FORMS, *SMALL_FORMS)
+    is_useful = threads >= THREADS_PER_ROW * rows and form.lanes <= max(words, THREADS_PER_ROW)
     fits = threads <= ctx.max_threads and form.storage(spec, rows) <= ctx.workgroup_storage
     return fits and (is_small or is_useful)
 
