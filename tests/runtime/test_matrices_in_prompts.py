@@ -11,7 +11,7 @@ import pytest
 from rdrr_device.capabilities import DEFAULT_LIMITS, Capabilities, MatrixShape
 from rdrr_device.device import Device
 from rdrr_runtime.compile.choice.hints import resolve
-from rdrr_runtime.compile.pass_spec import PREFILL, PREFILLS, SMALL_WINDOW, PassSpec
+from rdrr_runtime.compile.pass_spec import PREFILL, PREFILLS, SMALL_WINDOW, PassSpec, batch_of
 from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
@@ -84,3 +84,17 @@ def test_few_rows_are_on_matrices_where_weights_have_16_bits(package, tmp_path, 
     assert product_kernels(halves, replace(WITH_MATRICES, matrices=()), short) == {"matmul_tiled"}
     assert product_kernels(halves, WITH_MATRICES, SMALL_WINDOW) == {"gemv_row"}
     assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, short)
+
+
+def test_more_than_16_rows_are_on_matrices_where_blocks_are_column_major(package, tmp_path, rng):
+    columns = write_random_package(tmp_path / "columns", llama_manifest(layout="column"), rng)
+    many, few = batch_of(32), batch_of(16)
+    assert product_kernels(columns, WITH_MATRICES, many) == {"matmul_subgroup"}
+    others = [
+        product_kernels(columns, WITH_MATRICES, few),
+        product_kernels(columns, WITH_MATRICES, many, q4kMatmul="fused_q4k_int8"),
+        product_kernels(columns, replace(WITH_MATRICES, matrices=()), many),
+        product_kernels(package, WITH_MATRICES, many),
+    ]
+    assert all("matmul_subgroup" not in kernels for kernels in others)
+    assert others[0] == others[1] == others[2]

@@ -94,6 +94,10 @@ class Product:
 
 Refusal = Callable[[Product], str | None]
 
+COLUMN_ROWS = 16
+"""Rows up to which column-major blocks are faster in int8 than on matrices of subgroups, although
+they are rounded to rows first."""
+
 
 @dataclass(frozen=True)
 class ProductKernel:
@@ -185,8 +189,9 @@ def _int8_tiles(product: Product) -> str | None:
 
 
 def _matrices(product: Product) -> str | None:
-    if product.ctx.max_rows <= matvec_rows.MAX_ROWS and _has_blocks(product):
-        return f"blocks are multiplied by up to {matvec_rows.MAX_ROWS} rows in int8, faster"
+    rows = COLUMN_ROWS if _all_columns(product) else matvec_rows.MAX_ROWS
+    if product.ctx.max_rows <= rows and _has_blocks(product):
+        return f"blocks are multiplied by up to {rows} rows in int8, faster"
     return matmul_subgroup.refusal(product.ctx, product.weights[0])
 
 
@@ -228,6 +233,8 @@ def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKe
     The caller then lowers the ops one by one.
     """
     wishes = _wishes(product, preferences)
+    if _columns_on_matrices(product, wishes):
+        return None
     able = [kernel for kernel in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[kernel.family]]
     for kernel in able:
         if all(wish.accepts(kernel) for wish in wishes) and kernel.refusal(product) is None:
@@ -251,6 +258,22 @@ def _with_notes(
     if chosen.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
         notes["weights rounded to rows of Q8_0 in each pass"] = None
     return Chosen(chosen.candidate, replace(reason, text="; ".join((*notes, reason.text))))
+
+
+def _all_columns(product: Product) -> bool:
+    return all(weight.form.column for weight in product.weights)
+
+
+def _columns_on_matrices(product: Product, wishes: Sequence[Wish[ProductKernel]]) -> bool:
+    """Return whether matrices of subgroups multiply columns, and nothing is fused with them."""
+    alone = replace(product, fused=False)
+    return _all_columns(product) and any(
+        kernel.family is Family.MATRICES
+        and product.ctx.max_rows in ROWS[kernel.family]
+        and all(wish.accepts(kernel) for wish in wishes)
+        and kernel.refusal(alone) is None
+        for kernel in _FUSED_AND_INT8
+    )
 
 
 def _has_blocks(product: Product) -> bool:

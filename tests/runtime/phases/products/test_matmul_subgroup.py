@@ -17,6 +17,7 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
+    FEW_COLUMNS,
     FEW_ROWS,
     SubgroupTile,
     choose_tile,
@@ -33,6 +34,7 @@ TILES = {
     "four teams": SubgroupTile(32, 32, 64, 2, 2),
     "one team": SubgroupTile(16, 32, 64, 1, 1),
     "inputs shared": SubgroupTile(16, 32, 128, 1, 1, 4),
+    "inputs and outputs shared": SubgroupTile(16, 32, 64, 1, 2, 2),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -87,10 +89,15 @@ def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
-def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype) -> None:
-    layout = Layout.COLUMN if dtype == "Q4_K" else Layout.ROW
-    check(bench, rng, dtype, layout, (9, 40, 252), "inputs shared")
+@pytest.mark.parametrize(
+    ("dtype", "layout", "tile"),
+    [
+        ("F16", Layout.ROW, "inputs shared"),
+        ("Q4_K", Layout.COLUMN, "inputs and outputs shared"),
+    ],
+)
+def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout, tile) -> None:
+    check(bench, rng, dtype, layout, (9, 40, 252), tile)
 
 
 def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -> None:
@@ -132,6 +139,32 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
     assert (chosen.rows, chosen.outputs, chosen.step) == tile
 
 
+<<<<<<< HEAD
+=======
+@pytest.mark.parametrize(("rows", "n", "tile"), [(32, 8192, 0), (32, 2048, 1), (40, 2048, None)])
+def test_few_rows_of_columns_take_short_steps(rows, n, tile) -> None:
+    arena = DryRunArena(WITH_MATRICES)
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
+    weight = allocate_weight(arena, DTYPES["Q4_K"], Layout.COLUMN, (n, 2048), "w")
+    chosen = choose_tile(ctx, weight)
+    expected = FEW_COLUMNS[tile : tile + 1] if tile is not None else ()
+    assert tuple(form for form in FEW_COLUMNS if form == chosen) == expected
+
+
+@pytest.fixture
+def null_device(monkeypatch):
+    """A device of Dawn's backend that does nothing, but whose compiler knows matrices."""
+    if not is_installed("dawn"):
+        pytest.skip("the package wgpudawn is not installed")
+    monkeypatch.setenv("WGPU_BACKEND_TYPE", "Null")
+    features = ("chromium-experimental-subgroup-matrix", "shader-f16", "subgroups")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapter = implementation("dawn").api.gpu.request_adapter_sync()
+    return adapter.request_device_sync(required_features=features)
+
+
+>>>>>>> tensor
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
 def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     compiler = matrix_compiler()
@@ -141,8 +174,14 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
     (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
+<<<<<<< HEAD
     (few,) = matmul_subgroup(ctx, weight, x, out, tile=FEW_ROWS[0], label="t")
     compiler.create_shader_module(
+=======
+    small = FEW_COLUMNS[1] if layout is Layout.COLUMN else FEW_ROWS[0]
+    (few,) = matmul_subgroup(ctx, weight, x, out, tile=small, label="t")
+    null_device.create_shader_module(
+>>>>>>> tensor
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
     )
     source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
