@@ -139,8 +139,6 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
     assert (chosen.rows, chosen.outputs, chosen.step) == tile
 
 
-<<<<<<< HEAD
-=======
 @pytest.mark.parametrize(("rows", "n", "tile"), [(32, 8192, 0), (32, 2048, 1), (40, 2048, None)])
 def test_few_rows_of_columns_take_short_steps(rows, n, tile) -> None:
     arena = DryRunArena(WITH_MATRICES)
@@ -151,20 +149,6 @@ def test_few_rows_of_columns_take_short_steps(rows, n, tile) -> None:
     assert tuple(form for form in FEW_COLUMNS if form == chosen) == expected
 
 
-@pytest.fixture
-def null_device(monkeypatch):
-    """A device of Dawn's backend that does nothing, but whose compiler knows matrices."""
-    if not is_installed("dawn"):
-        pytest.skip("the package wgpudawn is not installed")
-    monkeypatch.setenv("WGPU_BACKEND_TYPE", "Null")
-    features = ("chromium-experimental-subgroup-matrix", "shader-f16", "subgroups")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapter = implementation("dawn").api.gpu.request_adapter_sync()
-    return adapter.request_device_sync(required_features=features)
-
-
->>>>>>> tensor
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
 def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     compiler = matrix_compiler()
@@ -174,14 +158,9 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
     (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
-<<<<<<< HEAD
-    (few,) = matmul_subgroup(ctx, weight, x, out, tile=FEW_ROWS[0], label="t")
-    compiler.create_shader_module(
-=======
     small = FEW_COLUMNS[1] if layout is Layout.COLUMN else FEW_ROWS[0]
     (few,) = matmul_subgroup(ctx, weight, x, out, tile=small, label="t")
-    null_device.create_shader_module(
->>>>>>> tensor
+    compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
     )
     source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
