@@ -6,6 +6,7 @@ image of a model may have ten thousand patches, and most have a few hundred.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from rdrr_device.arena import Arena, DeviceArena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import INT8_DOT
 from rdrr_device.device import Device
-from rdrr_format.errors import FormatError, GenerationError
+from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
 from rdrr_manifests.graph.ops import WeightKind
 from rdrr_manifests.graph.padding import LANES, PaddedGraph
@@ -39,7 +40,7 @@ from rdrr_runtime.phases.rows.interpolate import NEIGHBOURS
 from rdrr_runtime.sequences.step import Step
 
 FEWEST_PATCHES = 256
-"""Patches that the buffers have room for at least; they double when an image has more."""
+"""Patches that the buffers have room for at least."""
 
 F32 = NDArray[np.float32]
 F32_BYTES = 4
@@ -66,10 +67,18 @@ class GpuTower:
         _check_widths(graph)
         self._graph, self._device = graph, device
         self._arena = DeviceArena(device, f"{package.manifest.model_id}.vision")
-        able = device.capabilities
+        self._buffers: _Buffers | None = None
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._loaded = self._load(package, policy or Policy())
+            undo.pop_all()
+
+    def _load(self, package: Package, policy: Policy) -> _Loaded:
+        """Upload the weights."""
+        able = self._device.capabilities
         # Towers are small and exact: activations stay in f32.
-        preferences = Preferences(policy or Policy(), able.software, INT8_DOT in able.language)
-        usual = _usual_graph(graph)
+        preferences = Preferences(policy, able.software, INT8_DOT in able.language)
+        usual = _usual_graph(self._graph)
         weights = allocate_weights(self._arena, package, PaddedGraph(usual), preferences)
         weights.fill()
         values = np.ascontiguousarray(package.dequantize(f"{POSITIONS}.weight"))
@@ -78,8 +87,7 @@ class GpuTower:
         model = LoadedModel(
             usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
         )
-        self._loaded = _Loaded(graph, model, table, device)
-        self._buffers: _Buffers | None = None
+        return _Loaded(self._graph, model, table, self._device)
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
         """Return the features of an image, see `Tower.encode`.
@@ -96,18 +104,33 @@ class GpuTower:
 
     def _with_room(self, patches: int) -> _Buffers:
         if self._buffers is None or self._buffers.patches < patches:
-            if self._buffers is not None:
-                self._buffers.arena.dispose()
-            self._buffers = None  # until the new ones exist
-            room = max(FEWEST_PATCHES, 1 << (patches - 1).bit_length())
-            self._buffers = _Buffers(self._loaded, room)
+            self._free_buffers()
+            arena = DeviceArena(self._device, "vision.image")
+            try:
+                self._buffers = _Buffers(self._loaded, arena, _room_for(patches))
+            except RdrrError:
+                arena.dispose()  # those that were made before memory ended
+                raise
         return self._buffers
+
+    def _free_buffers(self) -> None:
+        buffers, self._buffers = self._buffers, None
+        if buffers is not None:
+            buffers.arena.dispose()
 
     def close(self) -> None:
         """Free the memory of the tower."""
-        if self._buffers is not None:
-            self._buffers.arena.dispose()
+        self._free_buffers()
         self._arena.dispose()
+
+
+def _room_for(patches: int) -> int:
+    """Return the patches that buffers get room for: more by an eighth of a power of two at most.
+
+    Images of slightly different sizes share buffers, and a large one takes little too much.
+    """
+    step = max(FEWEST_PATCHES, (1 << patches.bit_length()) // 16)
+    return -(-patches // step) * step
 
 
 def _check_widths(graph: VisionGraph) -> None:
@@ -151,15 +174,15 @@ class _Buffers:
 
     Args:
         loaded: The tower.
+        arena: Owner of the buffers.
         patches: Most patches.
     """
 
-    def __init__(self, loaded: _Loaded, patches: int) -> None:
+    def __init__(self, loaded: _Loaded, arena: Arena, patches: int) -> None:
         self.patches = patches
         self._loaded, self._device = loaded, loaded.device
         vision = loaded.graph.vision
-        self.arena: Arena = DeviceArena(loaded.device, "vision.image")
-        arena = self.arena
+        self.arena = arena
         self._inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
             loaded.table,

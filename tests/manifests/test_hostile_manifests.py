@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdrr_format.errors import ManifestError, RdrrError
+from rdrr_manifests.faults import of_severity
+from rdrr_manifests.graph import derive_vision
 from rdrr_manifests.package import open_package
 from rdrr_manifests.reading import read_manifest
 from rdrr_manifests.rules import examine
 from rdrr_manifests.validation import validate
 from support.manifests import valid_manifest, write_package
 from support.seeds import generator_of
+from support.towers import manifest_with_tower
 
 DATA = Path(__file__).parents[1] / "data" / "manifests"
 BASES = (
@@ -25,6 +28,7 @@ BASES = (
     json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text(encoding="utf-8")),
     json.loads((DATA / "mini-model-jan2026" / "manifest.json").read_text(encoding="utf-8")),
     json.loads((DATA / "minimal-current.json").read_text(encoding="utf-8")),
+    manifest_with_tower(),
 )
 
 SCALARS = st.one_of(
@@ -93,6 +97,8 @@ def test_a_mutated_manifest_can_be_examined(manifest: dict[str, Any]) -> None:
         for tensor in examination.manifest.tensors.values():
             assert sum(run.size for run in tensor.byte_spans()) == tensor.size
         _ = examination.graph
+        if not of_severity(examination.faults, "error"):
+            derive_vision(examination.manifest)
         json.loads(examination.manifest.to_json())
 
 

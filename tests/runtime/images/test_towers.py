@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_converter.convert import convert
-from rdrr_format.errors import GenerationError
+from rdrr_format.errors import DeviceError, GenerationError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.gpu_tower import GpuTower
 from rdrr_runtime.images.patches import ImagePatches
@@ -87,6 +87,31 @@ def test_the_gpu_computes_the_same_for_images_of_any_size(towers, device, kind, 
             assert worst(tower, image, towers.expected(image)) <= limit
             of_cpu = towers.on_cpu(kind).encode(image)
             assert worst(tower, image, (of_cpu.embeddings, *of_cpu.taps)) <= CPU
+
+
+def test_memory_that_ends_is_freed_and_smaller_images_run_again(towers, device, monkeypatch):
+    sizes = {}
+    create, free = device.create_buffer, device.free_buffer
+
+    def create_some(label: str, size: int) -> Any:
+        if size > 1 << 21:
+            raise DeviceError("no memory is left")
+        buffer = create(label, size)
+        sizes[id(buffer)] = size
+        return buffer
+
+    def free_one(buffer: Any) -> None:
+        sizes.pop(id(buffer), None)
+        free(buffer)
+
+    with closing(GpuTower(towers.packages["f16"], device)) as tower:
+        monkeypatch.setattr(device, "create_buffer", create_some)
+        monkeypatch.setattr(device, "free_buffer", free_one)
+        with pytest.raises(DeviceError, match="no memory"):
+            tower.encode(towers.patches((1, 24, 24)))
+        assert sizes == {}
+        image = towers.patches(IMAGE)
+        assert worst(tower, image, towers.expected(image)) <= HALF
 
 
 def test_the_gpu_refuses_what_the_cpu_refuses(towers, device):
