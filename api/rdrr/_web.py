@@ -18,7 +18,7 @@ from rdrr_format.misuse import explained
 from rdrr_format.stores import LocalStore, replace_file, store_errors
 
 from rdrr._backends import resolve_hints
-from rdrr._web_refusals import check_loads, check_text, refuse_package
+from rdrr._web_refusals import check_loads, check_serves, refuse_package
 
 if TYPE_CHECKING:
     from rdrr_device.capabilities import Capabilities
@@ -193,7 +193,7 @@ def _programs(
         program = make_program(
             package, capabilities, policy, most_context=most_context, kv_dtype=kv_dtype
         )
-        check_text(package, program)
+        check_serves(package, program)
         check_loads(program)
         content = program_bytes(program)
         names = planned[content][0] if content in planned else ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rdrr_format.errors import FormatError
 
 if TYPE_CHECKING:
+    from rdrr_manifests.models.inference import Output
     from rdrr_manifests.package import Package
     from rdrr_runtime.program.schema import Program
 
@@ -62,19 +63,41 @@ def _refuse_tokenizer(package: Package) -> None:
         )
 
 
-def check_text(package: Package, program: Program) -> None:
-    """Refuse a program that generates no text.
+POOLINGS = ("cls", "last", "mean")
+ACTIVATIONS = ("gelu", "identity", "relu", "silu", "tanh")
+"""What browsers make embeddings with, as `web/src/engine/pooling.ts` does."""
+
+
+def check_serves(package: Package, program: Program) -> None:
+    """Refuse a program that neither generates text nor makes embeddings.
 
     Raises:
-        FormatError: It is that of an embedding model.
+        FormatError: It is that of a model of labels, or of embeddings that browsers do not make.
     """
-    if program.sampler is None or not program.passes:
-        raise FormatError(
-            "browsers run models that generate text only",
-            where=package.where,
-            found="a model of embeddings or labels",
-            hint="`rdrr embed` runs it in Python",
+    output = package.manifest.inference.output
+    if program.passes or _makes_embeddings(output):
+        return
+    raise FormatError(
+        "browsers run models that generate text or make embeddings only",
+        where=package.where,
+        expected=f"pooling by {', '.join(POOLINGS)}; projections with {', '.join(ACTIVATIONS)}",
+        found="a model of labels or masks" if output.classifier else "other embeddings",
+        hint="rdrr runs it in Python",
+    )
+
+
+def _makes_embeddings(output: Output) -> bool:
+    block = output.embedding_postprocessor
+    return (
+        output.classifier is None
+        and block is not None
+        and block.pooling_mode in POOLINGS
+        and block.normalize in (None, "none", "l2")
+        and all(
+            projection.activation in ACTIVATIONS and projection.norm_tensor is None
+            for projection in block.projections
         )
+    )
 
 
 def check_loads(program: Program) -> None:

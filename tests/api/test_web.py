@@ -139,13 +139,13 @@ def test_a_browser_gets_the_sha256_of_shards_that_have_another_hash(package, dev
 
 def test_a_tokenizer_that_browsers_read_differently_is_refused_by_its_step(package, device):
     change_manifest(package, tokenizer={"type": "bundled", "file": "tokenizer.json"})
-    for kind in ("Lowercase", "NFC"):
+    for kind in ("Strip", "NFC"):
         content = tiny.content(tiny.byte_level(normalizer={"type": kind}))
         (package / "tokenizer.json").write_bytes(content)
         if kind == "NFC":
             assert rdrr.web(package, targets=[device]).programs
         else:
-            with pytest.raises(FormatError, match="the normalizer Lowercase"):
+            with pytest.raises(FormatError, match="the normalizer Strip"):
                 rdrr.web(package, targets=[device])
 
 
@@ -186,9 +186,32 @@ def test_the_command_prints_sizes(package, device):
     assert " by gzip" in done.out
 
 
-def test_a_model_that_generates_no_text_is_refused(request, tmp_path):
-    folder = tmp_path / "embedding"
-    write_random_package(folder, embedding_manifest(causal=False), generator_of(request))
-    with pytest.raises(FormatError, match="generate text only"):
-        rdrr.web(folder)
+PROJECTED = {"inputSize": 2, "outputSize": 2, "weightTensor": "w", "activation": "gelu_erf"}
+
+
+LABELS = {"labels": ["a", "b"], "activation": "softmax"}
+
+
+@pytest.mark.parametrize(
+    ("block", "classifier", "served"),
+    [
+        ({"poolingMode": "mean"}, None, True),
+        ({"poolingMode": "none"}, None, False),
+        ({"poolingMode": "mean", "projections": [PROJECTED]}, None, False),
+        ({"poolingMode": "mean"}, LABELS, False),
+    ],
+    ids=["pooled", "masks", "projected", "labels"],
+)
+def test_a_model_that_generates_no_text_is_refused_unless_it_makes_embeddings(
+    block, classifier, served, device, request, tmp_path
+):
+    folder, manifest = tmp_path / "embedding", embedding_manifest(causal=False)
+    output = {"embeddingPostprocessor": block, "classifier": classifier}
+    manifest["inference"]["output"] |= {key: value for key, value in output.items() if value}
+    write_random_package(folder, manifest, generator_of(request))
+    if served:
+        rdrr.web(folder, targets=[device])
+        return
+    with pytest.raises(FormatError, match="generate text or make embeddings only"):
+        rdrr.web(folder, targets=[device])
     assert not (folder / "web").exists()

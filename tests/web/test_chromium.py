@@ -10,12 +10,15 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 import rdrr
 from support.chromium import NOT_INSTALLED, find_chromium, run_module
 from support.commands import EXAMPLE, ROOT
+from support.encoders import make_encoder, save_encoder
 from support.greedy_ids import check_greedy_ids
 from support.random_models import save_model
+from support.sentence_checkpoints import add_modules
 
 BUILD = ROOT / "web" / "build"
 PROMPT = "And it came to pass in those days"
@@ -205,6 +208,52 @@ def test_a_model_is_loaded_without_a_network_until_its_files_are_deleted(report)
     assert len(report["listed"]) == 1
     assert report["deleted"]
     assert report["offline"] == ["none", "network"]
+
+
+TEXTS = ["The quick brown fox", "", "It was the best of times. " * 8, "naïve café", "b"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A random BERT of 1 layer with prompts and a projection, whose mean leaves out the prompt."""
+    folder, rng = tmp_path_factory.mktemp("encoder"), np.random.default_rng(3)
+    save_encoder(make_encoder("bert", rng, num_hidden_layers=1), folder / "source")
+    layers, biases = [rng.normal(size=(24, 96)) / 10], [rng.normal(size=24)]
+    options = {"include_prompt": False, "layers": layers, "biases": biases}
+    add_modules(folder / "source", 96, "mean", **options)
+    rdrr.convert(folder / "source", folder / "package", quantize="f16")
+    return with_programs(folder / "package", folder)
+
+
+@pytest.mark.thorough
+def test_embeddings_are_those_of_python(encoder, tmp_path):
+    requests = [
+        {"input": TEXTS},
+        {"input": TEXTS, "prompt_name": "query"},
+        {"input": "It was the worst of times. " * 80, "truncate": True},
+        {"input": TEXTS[0], "dimensions": 8},
+        {"input": [1, 20, 30, 2]},
+    ]
+    cases = {"vectors": {"kind": "vectors", "model": "encoder", "embeddings": requests}}
+    report = run({"encoder": encoder}, cases, tmp_path)["vectors"]
+    answers = [np.array([row["embedding"] for row in a["data"]]) for a in report["answers"]]
+    with rdrr.load(encoder) as model:
+        expected = [
+            model.embed(TEXTS),
+            model.embed(TEXTS, prompt="query"),
+            model.embed(requests[2]["input"], truncate=True),
+        ]
+        for vectors, rows in zip(expected, answers, strict=False):
+            assert np.abs(vectors - rows).max() <= 1e-3
+        assert np.abs(expected[0] - expected[1]).max() > 1e-3
+        short = expected[0][:1, :8]
+        assert np.abs(short / np.linalg.norm(short) - answers[3]).max() <= 1e-3
+        assert np.abs(model.embed("a worker")[0] - report["worker"]).max() <= 1e-3
+        tokens = sum(len(model.encode(text)) for text in TEXTS)
+    assert report["answers"][0]["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert answers[4].shape == (1, 24)
+    assert report["faults"] == ["usage"] * 6
+    assert (report["facts"]["embeds"], report["facts"]["generates"]) == (True, False)
 
 
 @pytest.fixture(scope="module")

@@ -41,10 +41,6 @@ for (const given of cases) {
   });
 }
 
-test('the table of formats is the one that Python reads', () => {
-  assert.equal(read('web/src/text/answer_formats.json'), read('runtime/rdrr_runtime/text/answer_formats.json'));
-});
-
 test('large whole numbers of a call keep their digits', () => {
   const reader = new AnswerReader(recognise('<tool_call>'), { schemas: { f: {} } });
   const parts = [...reader.feed('<tool_call>{"name": "f", "arguments": {"id": 12345678901234567890}}</tool_call>'), ...reader.end()];

@@ -1,5 +1,5 @@
 // Runs cases in a browser and reports what came out; tests/web/test_chromium.py says what should.
-import { cache, connect, Engine, RdrrError, type ChatRequest, type CompletionRequest } from '../src/index.js';
+import { cache, connect, Engine, RdrrError, type ChatRequest, type CompletionRequest, type EmbeddingRequest } from '../src/index.js';
 
 declare const report: (value: unknown) => Promise<void>;
 
@@ -9,6 +9,7 @@ interface Case {
   kind: string;
   model: string;
   requests: Request[];
+  embeddings: EmbeddingRequest[];
 }
 
 const OPTIONS = { compile: 'lazily', context: 512 } as const;
@@ -110,6 +111,24 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     for (const request of requests) answers.push(await answer(engine, request));
     await engine.close();
     return { answers };
+  },
+
+  // Embeddings, and what an engine that makes them refuses; `embed` in a worker.
+  async vectors({ model, embeddings }) {
+    const options = { compile: 'lazily' } as const;
+    const engine = await Engine.load(indexOf(model), options);
+    const answers = [];
+    for (const request of embeddings) answers.push(await engine.embeddings.create(request));
+    const [first] = embeddings as [EmbeddingRequest];
+    const wrong: EmbeddingRequest[] = [{ input: [] }, { ...first, dimensions: 0 }, { ...first, dimensions: 1e6 }, { ...first, prompt_name: 'x' }];
+    const faults = [await outcome(engine.completions.create({ prompt: 'a' }))];
+    for (const request of [...wrong, { input: 'a '.repeat(2000) }]) faults.push(await outcome(engine.embeddings.create(request)));
+    const facts = engine.model;
+    await engine.close();
+    const remote = await connect(new Worker('/build/worker.js', { type: 'module' }), indexOf(model), options);
+    const [vector] = await remote.embed('a worker');
+    await remote.close();
+    return { answers, faults, facts, worker: [...vector!] };
   },
 
   lost: ({ model, requests }) => lost(model, requests),

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { packStep, type Records, type StepRows } from '../src/program/records.js';
+import { packSegments, packStep, type Records, type StepRows } from '../src/program/records.js';
 import type { SamplingOptions } from '../src/sampling/options.js';
 import { entriesOf, entriesWords, samplerWords } from '../src/sampling/words.js';
 
@@ -35,6 +35,10 @@ for (const [index, { options, seen, words }] of vectors.entries.entries()) {
     assert.deepEqual(lists, words);
   });
 }
+
+test('a segment is repeated for each row of its text', () => {
+  assert.deepEqual([...packSegments(records, [3, 1])], [0, 3, 0, 0, 3, 0, 0, 3, 0, 3, 4, 0]);
+});
 
 test('long lists of entries are cut', () => {
   const entries = [1, 2, 3].map((id) => ({ id, count: 1, bias: 0 }));

@@ -1,5 +1,5 @@
 import type { Delta, ToolCall, ToolCallDelta } from '../text/index.js';
-import type { AnyRequest, ChatRequest, CompletionRequest, Finish, TextEvent, Usage } from './requests.js';
+import type { AnyEvent, AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, Finish, TextEvent, Usage, VectorEvent } from './requests.js';
 
 interface Head<Name extends string> {
   id: string;
@@ -39,21 +39,36 @@ export interface CompletionChunk extends Head<'text_completion'> {
   usage?: Usage;
 }
 
+export interface EmbeddingList {
+  object: 'list';
+  model: string;
+  data: { object: 'embedding'; index: number; embedding: number[] }[];
+  usage: { prompt_tokens: number; total_tokens: number };
+}
+
 export interface CallOptions {
   /** Aborts the call: it throws the signal's reason. */
   signal?: AbortSignal | undefined;
 }
 
-type Run = (request: AnyRequest, options: CallOptions) => AsyncIterable<TextEvent>;
+type Run<Event = TextEvent> = (request: AnyRequest, options: CallOptions) => AsyncIterable<Event>;
 
-/** The part of OpenAI's client that makes texts, over anything that yields their parts. */
+/** The part of OpenAI's client that makes texts and embeddings, over anything that yields their parts. */
 export class Answers {
   readonly chat: { readonly completions: ChatCompletions };
   readonly completions: Completions;
+  readonly embeddings: Embeddings;
 
-  constructor(model: () => string, run: Run) {
-    this.chat = { completions: new ChatCompletions(model, run) };
-    this.completions = new Completions(model, run);
+  constructor(model: () => string, run: Run<AnyEvent>) {
+    this.chat = { completions: new ChatCompletions(model, run as Run) };
+    this.completions = new Completions(model, run as Run);
+    this.embeddings = new Embeddings(model, run as Run<VectorEvent>);
+  }
+
+  /** Return the embeddings of texts, in their order. */
+  async embed(texts: string | readonly string[], { signal, ...options }: CallOptions & EmbedOptions = {}): Promise<Float32Array[]> {
+    const events = this.embeddings.run({ kind: 'embedding', request: { input: texts, ...options } }, { signal });
+    return (await inOrder(events)).map(({ vector }) => vector);
   }
 }
 
@@ -95,6 +110,28 @@ class Completions {
     const choices = texts.map(({ text, ids, finish }, index) => ({ index, text, token_ids: ids, finish_reason: finish }));
     return { ...head, choices, usage };
   }
+}
+
+type EmbedOptions = Pick<EmbeddingRequest, 'prompt_name' | 'truncate' | 'dimensions'>;
+
+class Embeddings {
+  constructor(
+    private readonly model: () => string,
+    readonly run: Run<VectorEvent>,
+  ) {}
+
+  async create(request: EmbeddingRequest, options: CallOptions = {}): Promise<EmbeddingList> {
+    const events = await inOrder(this.run({ kind: 'embedding', request }, options));
+    const data = events.map(({ index, vector }) => ({ object: 'embedding' as const, index, embedding: [...vector] }));
+    const tokens = events.reduce((sum, event) => sum + event.tokens, 0);
+    return { object: 'list', model: this.model(), data, usage: { prompt_tokens: tokens, total_tokens: tokens } };
+  }
+}
+
+async function inOrder(events: AsyncIterable<VectorEvent>): Promise<VectorEvent[]> {
+  const all: VectorEvent[] = [];
+  for await (const event of events) all[event.index] = event;
+  return all;
 }
 
 function headOf<Name extends string>(object: Name, prefix: string, model: string): Head<Name> {

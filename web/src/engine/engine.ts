@@ -1,11 +1,25 @@
 import { RdrrError } from '../errors.js';
 import { readText } from '../load/source.js';
 import { freshSeed } from '../sampling/words.js';
+import { hiddenStates } from '../sequence/hidden.js';
 import { Sequence, type Generation } from '../sequence/sequence.js';
 import { openText, type Answer, type Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
-import { checkRequest, samplingOf, stopsOf, tokensOf, type AnyRequest, type TextEvent } from './requests.js';
+import { Pooling } from './pooling.js';
+import {
+  checkRequest,
+  inputsOf,
+  samplingOf,
+  stopsOf,
+  tokensOf,
+  type AnyEvent,
+  type AnyRequest,
+  type AnyTextRequest,
+  type EmbeddingRequest,
+  type VectorEvent,
+  type TextEvent,
+} from './requests.js';
 import { surveyOf, type Survey } from './survey.js';
 import { Timing } from './timing.js';
 
@@ -21,6 +35,9 @@ export interface ModelFacts {
   /** Whether the package has a chat template, and a tokenizer. */
   chat: boolean;
   text: boolean;
+  /** Whether it generates text, and whether it makes embeddings. */
+  generates: boolean;
+  embeds: boolean;
   /** Bytes of the weights as files, and of all buffers on the device. */
   size: number;
   memory: number;
@@ -79,6 +96,8 @@ export class Engine extends Answers {
       vocabulary: player.program.vocabulary,
       chat: Boolean(this.text?.chat),
       text: Boolean(this.text),
+      generates: player.program.passes.length > 0,
+      embeds: Boolean(player.program.hidden && this.opened.manifest.embedding),
       size: this.source.index.size,
       memory: player.memory,
       program: entry.file,
@@ -96,8 +115,8 @@ export class Engine extends Answers {
     return this.requireText().decode(ids);
   }
 
-  /** Yield the parts of the texts of a request, when the requests before it have ended. */
-  async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<TextEvent> {
+  /** Yield the parts of the texts of a request, or its embeddings, when the requests before it have ended. */
+  async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
     checkRequest(given);
     const before = this.last;
     let done!: () => void;
@@ -106,7 +125,8 @@ export class Engine extends Answers {
       await before;
       signal?.throwIfAborted();
       if (this.state === 'closed') throw new RdrrError('usage', 'the engine is closed');
-      yield* this.texts(given, signal);
+      if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
+      else yield* this.texts(given, signal);
     } finally {
       done();
     }
@@ -120,8 +140,28 @@ export class Engine extends Answers {
     this.opened.player.device.destroy();
   }
 
-  private async *texts(given: AnyRequest, signal?: AbortSignal): AsyncGenerator<TextEvent> {
+  private async *vectors({ input, dimensions, prompt_name, truncate }: EmbeddingRequest, signal?: AbortSignal): AsyncGenerator<VectorEvent> {
+    const { manifest, tensors, player } = this.opened;
+    if (!manifest.embedding || !player.program.hidden) throw new RdrrError('usage', 'the package makes no embeddings');
+    const pooling = new Pooling(manifest.embedding, tensors);
+    const prompt = pooling.prompt(prompt_name);
+    const texts = inputsOf(input).map((text) => {
+      if (typeof text !== 'string') return text;
+      return this.requireText().encodeWithin(prompt + text, truncate ? player.context : Infinity);
+    });
+    const skipped = prompt && pooling.leavesOutPrompt ? Math.max(0, this.encode(prompt).length - this.text!.suffix) : 0;
+    const order = [...texts.keys()].sort((one, other) => texts[other]!.length - texts[one]!.length);
+    const { width } = player.program.hidden;
+    for await (const rows of this.hidden(order.map((index) => texts[index]!), signal)) {
+      const index = order.shift()!;
+      const vector = shortened(pooling.pool(rows, width, skipped), dimensions);
+      yield { index, vector, tokens: texts[index]!.length };
+    }
+  }
+
+  private async *texts(given: AnyTextRequest, signal?: AbortSignal): AsyncGenerator<TextEvent> {
     const { request } = given;
+    if (!this.model.generates) throw new RdrrError('usage', 'the package generates no text; use embeddings');
     const [prompt, ends] = this.prompt(given);
     const max_tokens = tokensOf(given);
     const copies = request.n ?? 1;
@@ -151,14 +191,14 @@ export class Engine extends Answers {
   }
 
   /** Return what reads the answer to a chat: its content, reasoning and calls of tools. */
-  private answerTo(given: AnyRequest, prompt: readonly number[]): Answer | null {
+  private answerTo(given: AnyTextRequest, prompt: readonly number[]): Answer | null {
     if (given.kind === 'completion') return null;
     const { tools, tool_choice } = given.request;
     return this.requireText().chat!.answer(prompt, tool_choice === 'none' ? [] : tools);
   }
 
   /** Return the ids of a request's prompt, and those that end its texts. */
-  private prompt(given: AnyRequest): [number[], Set<number>] {
+  private prompt(given: AnyTextRequest): [number[], Set<number>] {
     const { ends } = this.opened.player.program;
     if (given.kind === 'completion') {
       const { prompt } = given.request;
@@ -177,21 +217,41 @@ export class Engine extends Answers {
   }
 
   /** Yield ids that continue a prompt; when the device is lost, on another one from where they were. */
-  private async *continued(prompt: readonly number[], options: Generation): AsyncGenerator<number[]> {
+  private continued(prompt: readonly number[], options: Generation): AsyncGenerator<number[]> {
     const seed = options.seed ?? freshSeed();
-    const made: number[] = [];
+    const ids: number[] = [];
+    return this.resumed(options.signal, (parts) => {
+      ids.push(...parts.flat());
+      const left = options.max_tokens === undefined ? undefined : options.max_tokens - ids.length;
+      return this.sequence.generate([...prompt, ...ids], { ...options, seed, sampled: ids.length, max_tokens: left });
+    });
+  }
+
+  /** Yield the hidden states of texts, which take the place of what the cache holds. */
+  private hidden(texts: readonly (readonly number[])[], signal?: AbortSignal): AsyncGenerator<Float32Array> {
+    let done = 0;
+    return this.resumed(signal, (parts) => {
+      done += parts.length;
+      this.sequence.restore([]);
+      return hiddenStates(this.opened.player, texts.slice(done), signal);
+    });
+  }
+
+  /** Yield parts; when the device is lost, those that follow the parts since the last start, on another one. */
+  private async *resumed<Part>(signal: AbortSignal | undefined, start: (parts: readonly Part[]) => AsyncIterable<Part>): AsyncGenerator<Part> {
+    let parts: Part[] = [];
     for (let attempt = 0; ; attempt += 1) {
       try {
         if (this.state === 'lost') await this.reopen();
-        const left = options.max_tokens === undefined ? undefined : options.max_tokens - made.length;
-        const further = { ...options, seed, sampled: made.length, max_tokens: left };
-        for await (const ids of this.sequence.generate([...prompt, ...made], further)) {
-          made.push(...ids);
-          yield ids;
+        const following = start(parts);
+        parts = [];
+        for await (const part of following) {
+          parts.push(part);
+          yield part;
         }
         return;
       } catch (error) {
-        options.signal?.throwIfAborted();
+        signal?.throwIfAborted();
         if (attempt === REOPENED || !(await this.isLost())) throw error;
       }
     }
@@ -224,6 +284,15 @@ export class Engine extends Answers {
     this.sequence = new Sequence(this.opened.player);
     this.watch();
   }
+}
+
+/** Return the first elements of a vector, with the norm 1. */
+function shortened(vector: Float32Array, dimensions: number | null | undefined): Float32Array {
+  if (dimensions == null) return vector;
+  if (dimensions > vector.length) throw new RdrrError('usage', `dimensions: expected at most ${vector.length}, found ${dimensions}`);
+  const part = vector.subarray(0, dimensions);
+  const norm = Math.hypot(...part) || 1;
+  return part.map((value) => value / norm);
 }
 
 /** Return the files of the text of a package; null if it has no tokenizer. */

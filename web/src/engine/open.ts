@@ -6,6 +6,7 @@ import { addressOf, readHashed, readShard, readText, type Access, type Fetch } f
 import { fill } from '../player/fill.js';
 import { Player } from '../player/player.js';
 import { contextOf, readProgram } from '../program/program.js';
+import { projectionTensors } from './pooling.js';
 import { readIndex, sizeAt, type IndexFile, type ProgramEntry } from './index_file.js';
 
 /** How far a load is: bytes of the weights, also those that the browser kept; shaders are compiled meanwhile. */
@@ -40,6 +41,8 @@ export interface Source {
 export interface Opened {
   player: Player;
   manifest: Manifest;
+  /** Values of tensors that the host computes with, by name. */
+  tensors: ReadonlyMap<string, Float32Array>;
   entry: ProgramEntry;
   adapter: GPUAdapter;
 }
@@ -96,12 +99,12 @@ export async function openModel({ url, index, base, access }: Source, options: L
     const compiling = options.compile === 'lazily' ? null : player.prepare();
     compiling?.catch(() => {}); // awaited below, unless a download fails first
     const read = (shard: number): Promise<Uint8Array> => readShard(base, manifest.shards[shard]!, counting);
-    await checked(device, 'weights', () => fill(player, manifest, read));
+    const tensors = await checked(device, 'weights', () => fill(player, manifest, read, projectionTensors(manifest.embedding)));
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
     await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, entry));
     onProgress({ stage: 'ready', loaded, total: index.size });
-    return { player, manifest, entry, adapter };
+    return { player, manifest, tensors, entry, adapter };
   } catch (error) {
     device.destroy();
     throw error;

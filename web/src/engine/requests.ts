@@ -28,8 +28,23 @@ export interface CompletionRequest extends TextRequest {
   prompt: string | readonly number[];
 }
 
-/** A request with its kind, as it also goes to a worker. */
-export type AnyRequest = { kind: 'chat'; request: ChatRequest } | { kind: 'completion'; request: CompletionRequest };
+/** A request for embeddings, with OpenAI's fields and two of Python's `embed`. */
+export interface EmbeddingRequest {
+  model?: string;
+  /** Texts, or token ids of texts. */
+  input: string | readonly string[] | readonly number[] | readonly (readonly number[])[];
+  encoding_format?: 'float';
+  /** The first elements of each vector, scaled to the norm 1. */
+  dimensions?: number | null;
+  /** Name of a prompt of the package that is put before each text; its default one if none is given. */
+  prompt_name?: string | null;
+  /** Whether the end of a text that does not fit the context is left out; such texts are refused otherwise. */
+  truncate?: boolean;
+}
+
+/** A request for texts with its kind, as it also goes to a worker. */
+export type AnyTextRequest = { kind: 'chat'; request: ChatRequest } | { kind: 'completion'; request: CompletionRequest };
+export type AnyRequest = AnyTextRequest | { kind: 'embedding'; request: EmbeddingRequest };
 
 export interface Usage {
   prompt_tokens: number;
@@ -55,16 +70,34 @@ export interface TextEvent {
   usage?: Usage;
 }
 
+/** The embedding of a text, and how many tokens the text has. */
+export interface VectorEvent {
+  index: number;
+  vector: Float32Array;
+  tokens: number;
+}
+
+export type AnyEvent = TextEvent | VectorEvent;
+
 const DEFAULT_TOKENS = 16; // of a completion, as in OpenAI's API
 const REFUSED = ['response_format', 'logprobs', 'top_logprobs', 'best_of', 'suffix', 'echo', 'functions'];
 const MOST_TEXTS = 16;
 
 /** Throw an error for a field that would change the answer and is not served, or that has a wrong type. */
-export function checkRequest({ kind, request }: AnyRequest): void {
-  const fields: Json = { ...request };
+export function checkRequest(given: AnyRequest): void {
+  const fields: Json = { ...given.request };
   const wrong = (name: string, expected: string): never => {
     throw new RdrrError('usage', `${name}: expected ${expected}, found ${JSON.stringify(fields[name])}`);
   };
+  if (given.kind === 'embedding') {
+    const { input, encoding_format: format = 'float', dimensions } = given.request;
+    if (!inputsOf(input).every((text) => typeof text === 'string' || Array.isArray(text))) wrong('input', 'texts, or ids of texts');
+    if (!inputsOf(input).length) wrong('input', 'at least one text');
+    if (format !== 'float') wrong('encoding_format', 'float');
+    if (dimensions != null && !(Number.isInteger(dimensions) && dimensions >= 1)) wrong('dimensions', 'an integer of 1 or more');
+    return;
+  }
+  const { kind, request } = given;
   for (const name of REFUSED) {
     const value = fields[name];
     if (value && !(name === 'response_format' && (value as Json)['type'] === 'text')) wrong(name, 'nothing: it is not served');
@@ -80,6 +113,12 @@ export function checkRequest({ kind, request }: AnyRequest): void {
 }
 
 type Json = Record<string, unknown>;
+
+/** Return the texts of a request for embeddings, or their ids. */
+export function inputsOf(input: EmbeddingRequest['input']): readonly (string | readonly number[])[] {
+  if (typeof input === 'string') return [input];
+  return typeof input?.[0] === 'number' ? [input as readonly number[]] : ((input ?? []) as readonly string[]);
+}
 
 export function stopsOf({ stop }: TextRequest): readonly string[] {
   return stop == null ? [] : typeof stop === 'string' ? [stop] : stop;
@@ -102,7 +141,7 @@ export function samplingOf(request: TextRequest, copy: number): SamplingOptions 
 }
 
 /** Return the most new tokens of each text; undefined for as many as the context has room for. */
-export function tokensOf({ kind, request }: AnyRequest): number | undefined {
+export function tokensOf({ kind, request }: AnyTextRequest): number | undefined {
   if (kind === 'completion') return request.max_tokens ?? DEFAULT_TOKENS;
   return request.max_completion_tokens ?? request.max_tokens ?? undefined;
 }

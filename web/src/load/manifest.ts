@@ -30,12 +30,32 @@ export interface TokenizerBlock {
   bosTokenId?: number;
 }
 
+/** A linear layer behind the pooling. */
+export interface Projection {
+  weightTensor: string;
+  biasTensor?: string | null;
+  activation?: string;
+  normTensor?: string | null;
+}
+
+/** The block `inference.output.embeddingPostprocessor`: how hidden states become an embedding. */
+export interface EmbeddingBlock {
+  poolingMode: string;
+  includePrompt?: boolean;
+  projections?: readonly Projection[];
+  normalize?: string | null;
+  prompts?: Readonly<Record<string, string>>;
+  defaultPromptName?: string | null;
+}
+
 /** What the runtime reads of a manifest; the program states all that is computed. */
 export interface Manifest {
   id: string;
   shards: readonly Shard[];
   tensors: ReadonlyMap<string, Tensor>;
   tokenizer: TokenizerBlock;
+  /** null for a package that makes no embeddings. */
+  embedding: EmbeddingBlock | null;
 }
 
 type Json = any; // decoded JSON of unknown form
@@ -51,7 +71,9 @@ export function readManifest(text: string, where: string, hashes: readonly strin
       sha256: hashes?.[index] ?? (data.hashAlgorithm === 'sha256' ? String(shard.hash).toLowerCase() : null),
     }));
     const tensors = new Map(Object.entries(data.tensors).map(([name, entry]) => [name, tensorOf(entry)]));
-    return { id: String(data.modelId), shards, tensors, tokenizer: data.tokenizer ?? {} };
+    const { embeddingPostprocessor, classifier } = data.inference?.output ?? {};
+    const embedding = classifier ? null : (embeddingPostprocessor ?? null);
+    return { id: String(data.modelId), shards, tensors, tokenizer: data.tokenizer ?? {}, embedding };
   } catch (error) {
     throw new RdrrError('format', `${where}: not a manifest that this runtime reads`, { cause: error });
   }

@@ -9,11 +9,20 @@ const PIECE = 8 << 20; // most bytes of rows that are written at a time
 const POSITIONS = 1 << 12; // of a rope table, computed at a time
 const STORAGE = 0x80 | 0x8;
 
-/** Run the load steps of a program: fill its buffers with the tensors of a package. */
-export async function fill(player: Player, manifest: Manifest, read: (shard: number) => Promise<Uint8Array>): Promise<void> {
+/** Run the load steps of a program: fill its buffers with the tensors of a package. Returns the values of tensors for the host. */
+export async function fill(
+  player: Player,
+  manifest: Manifest,
+  read: (shard: number) => Promise<Uint8Array>,
+  names: readonly string[] = [],
+): Promise<ReadonlyMap<string, Float32Array>> {
   await player.prepare(repackKernels(player.program));
   const staging = new Staging(player);
-  const pieces: Piece[] = [];
+  const values = new Map<string, Float32Array>();
+  const pieces: Piece[] = names.map((name) => {
+    const tensor = tensorNamed(manifest, name);
+    return { tensor: name, first: 0, end: tensor.size, use: (bytes) => void values.set(name, decodeTensor(bytes, tensor, name)) };
+  });
   for (const step of player.program.load) {
     if (step.kind === 'constant') player.write(step.range, Uint32Array.from(step.words));
     else if (step.kind === 'rope') writeRope(player, step);
@@ -27,6 +36,7 @@ export async function fill(player: Player, manifest: Manifest, read: (shard: num
   } finally {
     staging.close();
   }
+  return values;
 }
 
 function writeRope(player: Player, { range, frequencies, factor = 1 }: Rope): void {

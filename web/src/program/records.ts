@@ -54,3 +54,16 @@ export function packStep(records: Records, step: StepRows): Uint32Array<ArrayBuf
   }
   return words;
 }
+
+/** Return the words of the segments of packed texts: a record for each row, whose tokens are of the first type. */
+export function packSegments(records: Records, lengths: readonly number[]): Uint32Array<ArrayBuffer> {
+  const record = recordOf(records, 'segment');
+  const words = new Uint32Array(record.words * lengths.reduce((sum, length) => sum + length, 0));
+  let first = 0;
+  for (const length of lengths) {
+    const end = first + length;
+    for (let row = first; row < end; row += 1) packInto(words, record.words * row, record, { first, end });
+    first = end;
+  }
+  return words;
+}

@@ -1,6 +1,6 @@
 // How answers mark reasoning and calls of tools: a table that Python reads too, selected by what a chat
 // template holds. docs/explanation/answer-formats.md says what the fields mean.
-import table from './answer_formats.json' with { type: 'json' };
+import answerFormats from '../../../runtime/rdrr_runtime/text/answer_formats.json' with { type: 'json' };
 
 export type Form = 'json' | 'named' | 'tags' | 'braces' | 'python';
 
@@ -42,11 +42,12 @@ export interface AnswerFormat {
 }
 
 type Row = Partial<Marks> & { readonly marks: readonly (readonly string[])[] };
+const table = answerFormats as Readonly<Record<'channels' | 'reasoning' | 'calls', readonly Row[]>>;
 
 /** The format of the answers to prompts of a chat template. */
 export function recognise(template: string): AnswerFormat {
-  const first = (rows: readonly unknown[]): Row | null =>
-    (rows as Row[]).find(({ marks }) => marks.some((all) => all.every((mark) => template.includes(mark)))) ?? null;
+  const first = (rows: readonly Row[]): Row | null =>
+    rows.find(({ marks }) => marks.some((all) => all.every((mark) => template.includes(mark)))) ?? null;
   const channels = first(table.channels);
   const reasoning = channels ? null : first(table.reasoning);
   const calls = channels ? null : first(table.calls);

@@ -36,6 +36,19 @@ export class Text {
     return bos && this.#bos !== null && ids[0] !== this.#bos ? [this.#bos, ...ids] : ids;
   }
 
+  /** The ids of a text of at most `limit` tokens, those that every prompt begins and ends with among them. */
+  encodeWithin(text: string, limit: number): number[] {
+    const begins = this.#bos !== null && this.#tokenizer.encode('', { special: true })[0] !== this.#bos;
+    const ids = this.#tokenizer.encode(text, { special: true, limit: limit - Number(begins) });
+    return begins ? [this.#bos!, ...ids] : ids;
+  }
+
+  /** How many ids the tokenizer adds behind a text. */
+  get suffix(): number {
+    const [whole, text] = [{ special: true }, {}].map((options) => this.#tokenizer.encode('a', options));
+    return whole!.length - whole!.lastIndexOf(text!.at(-1)!) - 1;
+  }
+
   decode(ids: readonly number[]): string {
     return this.#tokenizer.decode(ids);
   }

@@ -1,7 +1,7 @@
 import { Answers, type CallOptions } from '../engine/answers.js';
 import type { ModelFacts } from '../engine/engine.js';
 import type { LoadOptions } from '../engine/open.js';
-import type { AnyRequest, TextEvent } from '../engine/requests.js';
+import type { AnyEvent, AnyRequest } from '../engine/requests.js';
 import { errorOf, type Call, type Port, type Reply } from './messages.js';
 
 type Body = Call extends infer One ? (One extends Call ? Omit<One, 'id'> : never) : never;
@@ -36,7 +36,7 @@ export class RemoteEngine extends Answers {
     );
   }
 
-  async *run(request: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<TextEvent> {
+  async *run(request: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
     for await (const reply of this.calls.make({ call: 'run', request }, signal)) if ('event' in reply) yield reply.event;
   }
 

@@ -1,7 +1,7 @@
 import { RdrrError, type ErrorCode } from '../errors.js';
 import type { ModelFacts } from '../engine/engine.js';
 import type { LoadOptions, Progress } from '../engine/open.js';
-import type { AnyRequest, TextEvent } from '../engine/requests.js';
+import type { AnyEvent, AnyRequest } from '../engine/requests.js';
 
 /** Options of a load that can be sent to a worker. */
 export type RemoteOptions = Pick<LoadOptions, 'context' | 'cache' | 'compile'>;
@@ -16,7 +16,7 @@ export type Call =
 /** What a worker sends: parts of a call's result, then its end or its fault. */
 export type Reply =
   | { id: number; progress: Progress }
-  | { id: number; event: TextEvent }
+  | { id: number; event: AnyEvent }
   | { id: number; done: true; model?: ModelFacts }
   | { id: number; lost: string }
   | { id: number; fault: Fault };
