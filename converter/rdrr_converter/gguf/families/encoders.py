@@ -7,6 +7,7 @@ token, so that pairs of texts have other results there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rdrr_manifests.package import Package
@@ -84,14 +85,11 @@ BERT = GgufArchitecture(
     plan=_plan_added,
     settings=(_NOT_CAUSAL, _TYPES, _GELU),
 )
-NOMIC_BERT = GgufArchitecture(
-    "nomic-bert",
-    "NomicBertModel",
-    _after_sums(layer_names.ONE_STACK),
-    layer_norm=True,
-    is_causal=False,
-    outside=_OUTSIDE,
-    plan=_plan_added,
+NOMIC_BERT = replace(
+    BERT,
+    name="nomic-bert",
+    hf_class="NomicBertModel",
+    layer=_after_sums(layer_names.ONE_STACK),
     settings=(_NOT_CAUSAL, _TYPES),
 )
 
