@@ -41,21 +41,37 @@ def packaged(kind, rng, folder, **options):
     return model, open_package(folder / "package")
 
 
+def on_cpu(package, _):
+    return CpuBackend(package, context=CONTEXT)
+
+
+def on_gpu(package, device):
+    exact = resolve({"run flag": {"computePrecision": "f32"}})
+    return GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=exact)
+
+
+@pytest.mark.parametrize(
+    ("started", "bound"),
+    [
+        pytest.param(on_cpu, 1e-4, id="cpu"),
+        pytest.param(on_gpu, 1e-3, id="wgpu", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize("kind", ["qwen3_5_text", pytest.param("lfm2", marks=pytest.mark.thorough)])
-def test_a_quantized_hybrid_computes_what_its_dequantized_weights_do(kind, device, tmp_path, rng):
+def test_a_quantized_hybrid_computes_what_its_dequantized_weights_do(
+    kind, started, bound, device, tmp_path, rng
+):
     model, package = packaged(kind, rng, tmp_path, quantize="q4_k_m")
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     unquantized = transformers_logits(model, ids)
     load_stored_weights(model, package)
     reference = transformers_logits(model, ids)
     assert relative_error(reference, unquantized) > 1e-2
-    exact = resolve({"run flag": {"computePrecision": "f32"}})
-    gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=exact)
-    for backend, bound in ((CpuBackend(package, context=CONTEXT), 1e-4), (gpu, 1e-3)):
-        assert relative_error(scored(backend, ids), reference) <= bound
-        single = stepped(backend, ids, PREFILL)
-        assert relative_error(single, reference[PREFILL - 1 :]) <= bound
-    gpu.close()
+    backend = started(package, device)
+    assert relative_error(scored(backend, ids), reference) <= bound
+    single = stepped(backend, ids, PREFILL)
+    assert relative_error(single, reference[PREFILL - 1 :]) <= bound
+    backend.close()
 
 
 def test_dense_layers_beside_experts_and_their_biases_compute_the_same(device, tmp_path, rng):

@@ -13,6 +13,7 @@ import pytest
 from jinja2.filters import FILTERS as JINJAS
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from rdrr_format.errors import GenerationError, ManifestError, RdrrError, UsageError
+from rdrr_runtime.text import template_budget
 from rdrr_runtime.text.chat_template import ChatTemplate
 from rdrr_runtime.text.template_budget import MAX_DEPTH, MAX_TEXT, TemplateBudget
 from rdrr_runtime.text.template_costs import FILTERS
@@ -394,9 +395,15 @@ def test_a_long_conversation_is_rendered_within_the_budget():
     assert len(text) > 2_000_000
 
 
-def test_each_rendering_has_a_budget_of_its_own():
-    template = ChatTemplate("{% for a in range(90000) %}{{ a }}{% endfor %}", {}, where="test")
+def test_each_rendering_has_a_budget_of_its_own(monkeypatch):
+    monkeypatch.setattr(template_budget, "MAX_STEPS", 2000)
+    template, longer = (
+        ChatTemplate(f"{{% for a in range({count}) %}}{{{{ a }}}}{{% endfor %}}", {}, where="test")
+        for count in (90, 9000)
+    )
     assert len({template.render(TURNS) for _ in range(30)}) == 1
+    with pytest.raises(GenerationError, match="2000 steps"):
+        longer.render(TURNS)
 
 
 def test_every_filter_of_jinja_is_offered_except_the_six_listed_here():

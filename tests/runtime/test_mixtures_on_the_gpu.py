@@ -76,6 +76,7 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("latent", [None, 192], ids=["of the hidden state", "of a latent"])
 @pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
 def test_experts_without_gates_are_those_of_torch(device, tmp_path, rng, dtype, latent):
@@ -119,8 +120,8 @@ def test_a_device_without_optional_features_gives_the_same_logits(plain_device, 
 
 
 def test_a_token_reads_back_no_routing(device, tmp_path, rng):
-    package = package_of(tmp_path, rng)
-    backend = GpuBackend(package, context=CONTEXT, device=device)
+    package = package_of(tmp_path, rng, moe=SHARED)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     backend.greedy(rng.integers(0, VOCAB, 9).tolist(), 0, 3)
     ids = backend.greedy([5], 11, 2)
     before = backend.device.counters.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -14,14 +15,28 @@ from support.serving import TOOLS_TEMPLATE, Running, serving
 CONTEXT = 320
 
 
-@pytest.fixture(scope="session")
-def worker(made_package) -> Iterator[Worker]:
+@contextmanager
+def working(package: Path, backend: str) -> Iterator[Worker]:
     started = Worker(
-        lambda: rdrr.load(made_package, backend="wgpu", context=CONTEXT), slots=2, queue=14
+        lambda: rdrr.load(package, backend=backend, context=CONTEXT), slots=2, queue=14
     )
     started.start()
     yield started
     started.stop(60)
+
+
+@pytest.fixture(scope="session")
+def worker(made_package) -> Iterator[Worker]:
+    """A worker on the backend `cpu`: what is said over HTTP does not depend on the backend."""
+    with working(made_package, "cpu") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def gpu_worker(made_package) -> Iterator[Worker]:
+    """A worker on the backend `wgpu`, whose software adapter takes many times as long."""
+    with working(made_package, "wgpu") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
