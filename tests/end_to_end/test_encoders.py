@@ -25,6 +25,9 @@ from rdrr_format.errors import (
 )
 from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.validation import validate
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.compile.pass_spec import HIDDEN, SHORT_HIDDEN
+from rdrr_runtime.exec.plan import Plan, dry_run_plan
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from support.commands import rdrr as run_rdrr
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
@@ -287,3 +290,25 @@ def test_layers_share_keys_and_values_where_no_pass_reads_those_of_another(rng, 
         len(graph.caches),
     )
     assert apart.size == len(graph.caches) * cache.size
+
+
+@pytest.mark.parametrize("rows", [16, 256])
+def test_few_texts_run_in_a_shorter_pass_with_the_same_embeddings(rows, rng, tmp_path, monkeypatch):
+    short = replace(SHORT_HIDDEN, rows=rows)
+    package = converted(make_encoder("bert", rng), tmp_path, "mean")
+    with rdrr.load(package, backend="wgpu", **EXACT["wgpu"]) as loaded:
+        vectors = loaded.embed(TEXTS)
+        monkeypatch.setattr(Plan, "hidden", (short, HIDDEN))
+        again, few = loaded.embed(TEXTS), loaded.embed(TEXTS[:2])
+        with loaded._engine.lend() as backend:
+            passes = set(backend._prepared._passes)
+    assert passes == {short, HIDDEN}
+    assert np.abs(again - vectors).max() <= 1e-6
+    assert np.abs(few - vectors[:2]).max() <= 1e-6
+
+
+def test_a_gpu_has_a_pass_for_few_texts_and_a_software_adapter_has_not(rng, tmp_path):
+    package = rdrr.open_package(converted(make_encoder("bert", rng), tmp_path))
+    for software, rows in ((False, [256, 8192]), (True, [2048])):
+        plan = dry_run_plan(package, Capabilities(software=software), Policy(), 256, "f32")
+        assert [plan.rows(spec) for spec in plan.hidden] == rows

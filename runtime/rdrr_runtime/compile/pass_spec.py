@@ -78,6 +78,9 @@ SCORE = PassSpec("score", 64, Logits.ALL)
 HIDDEN = PassSpec("hidden", 512, Logits.NONE)
 """The rows are the hidden states of a text, from which its embedding is made."""
 
+SHORT_HIDDEN = PassSpec("hidden of 512", 512, Logits.NONE)
+"""The same for few packed texts, with kernels for as many rows: `HIDDEN` has many more then."""
+
 SMALL_WINDOW = PassSpec("small window", 8, Logits.LAST_N)
 WINDOW = PassSpec("window", 32, Logits.LAST_N)
 """Passes over several tokens of one sequence, such as draft tokens to be verified."""

@@ -30,7 +30,7 @@ from rdrr_runtime.compile.pass_spec import (
     HIDDEN,
     PREFILL,
     PREFILLS,
-    Logits,
+    SHORT_HIDDEN,
     PassSpec,
 )
 from rdrr_runtime.compile.weights.upload import Weights, allocate_weights
@@ -190,7 +190,7 @@ class Plan:
 
         Where attention is not causal, a text runs in one pass, which may have several.
         """
-        if spec.logits is Logits.NONE and not self.graph.is_causal:
+        if spec == HIDDEN and not self.graph.is_causal:
             return self._slots
         return spec.within(self._context).rows
 
@@ -202,6 +202,12 @@ class Plan:
         shaders takes longer than a short prompt.
         """
         return (PREFILL,) if self.capabilities.software else PREFILLS
+
+    @property
+    def hidden(self) -> tuple[PassSpec, ...]:
+        """The passes that compute hidden states, the shortest first; see `prefills`."""
+        is_alone = self.graph.is_causal or self.capabilities.software
+        return (HIDDEN,) if is_alone else (SHORT_HIDDEN, HIDDEN)
 
     @property
     def loaded(self) -> tuple[PassSpec, ...]:

@@ -14,7 +14,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.readback import Fetch
 from rdrr_manifests.graph.padding import LANES
 
-from rdrr_runtime.compile.pass_spec import HIDDEN
+from rdrr_runtime.compile.pass_spec import HIDDEN, PassSpec
 from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
@@ -32,7 +32,7 @@ AHEAD = 2
 
 
 class GpuHidden:
-    """The pass `HIDDEN` of a plan.
+    """The passes of a plan that compute hidden states.
 
     Args:
         plan: The plan.
@@ -48,6 +48,7 @@ class GpuHidden:
         self._sequence, self._prepared = sequence, prepared
         self._size, self._type = plan.output_size, _TYPES[plan.value_bytes]
         self._stored = -(-self._size // LANES) * LANES
+        self._poolings: dict[PassSpec, Prepared] = {}
 
     def read(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
         """Run texts and yield the hidden states of each, f32 [tokens, width].
@@ -55,7 +56,7 @@ class GpuHidden:
         Raises:
             GenerationError: Keys or values are beyond the range of the cache.
         """
-        rows = self._pass.rows
+        rows = self._plan.rows(HIDDEN)
         if not self._packs:
             for text in texts:
                 parts = range(0, len(text), rows)
@@ -68,17 +69,17 @@ class GpuHidden:
     def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
         """Run texts and yield the mean of a part of the hidden states of each, f32 [width].
 
-        Those of packed texts are taken on the device, and passes follow each other without waiting
-        for the host.
+        Those of several packed texts are taken on the device, and passes follow each other without
+        waiting for the host.
 
         Raises:
             GenerationError: Keys or values are beyond the range of the cache.
         """
-        if not self._packs:
+        if not self._packs or len(texts) == 1:
             yield from (mean_of(states[part]) for states in self.read(texts))
             return
         waiting: deque[Fetch] = deque()
-        for packed in packs(texts, self._pass.rows):
+        for packed in packs(texts, self._plan.rows(HIDDEN)):
             waiting.append(self._submit_means(packed, part))
             if len(waiting) > AHEAD:
                 yield from self._collect(waiting.popleft())
@@ -90,35 +91,39 @@ class GpuHidden:
         """Whether a pass may have several texts."""
         return self._sequence.step.state.segments is not None
 
-    @property
-    def _pass(self) -> PreparedPass:
-        return self._prepared.get(HIDDEN)
+    def _pass(self, rows: int) -> PreparedPass:
+        """Return the shortest pass with room for some rows."""
+        specs = self._plan.hidden
+        return self._prepared.get(next(spec for spec in specs if rows <= self._plan.rows(spec)))
 
     @cached_property
-    def _pooled(self) -> tuple[BufferSlice, BufferSlice, Prepared]:
-        """The rows of each text, their means, and the phase that takes them."""
-        lowered = self._pass.lowered
-        ranges = self._arena.empty("text ranges", 8 * lowered.rows)
-        means = self._arena.empty("text means", 4 * lowered.rows * self._stored)
-        phases = mean_rows(
-            self._plan.context_of(HIDDEN),
-            ranges,
-            lowered.logits,
-            means,
-            width=self._stored,
-            label="means of texts",
-        )
-        return ranges, means, self._prepared.executor.prepare(phases)
+    def _pooled(self) -> tuple[BufferSlice, BufferSlice]:
+        """The rows of each text and their means."""
+        rows = self._plan.rows(HIDDEN)
+        ranges = self._arena.empty("text ranges", 8 * rows)
+        return ranges, self._arena.empty("text means", 4 * rows * self._stored)
+
+    def _pooling(self, prepared: PreparedPass) -> Prepared:
+        """Return the phase that takes the means behind a pass; the same object each time."""
+        spec = prepared.lowered.spec
+        if spec not in self._poolings:
+            ctx, (ranges, means) = self._plan.context_of(spec), self._pooled
+            x, width = prepared.logits, self._stored
+            phases = mean_rows(ctx, ranges, x, means, width=width, label="means of texts")
+            self._poolings[spec] = self._prepared.executor.prepare(phases)
+        return self._poolings[spec]
 
     def _submit_means(self, packed: Sequence[EncodedText], part: slice) -> Fetch:
         """Submit a pass over texts and the copy of their means."""
         executor = self._prepared.executor
-        ranges, means, phase = self._pooled
+        ranges, means = self._pooled
         segments = self._write(packed)
+        count = int(segments.ends[-1])
+        prepared = self._pass(count)
         executor.device.write(ranges, segments.ranges(part))
-        executor.run(self._pass.to_logits, int(segments.ends[-1]))
-        executor.run(phase, len(packed))
-        self._sequence.position.advance(int(segments.ends[-1]))
+        executor.run(prepared.to_logits, count)
+        executor.run(self._pooling(prepared), len(packed))
+        self._sequence.position.advance(count)
         return executor.device.fetch(means.range(0, 4 * len(packed) * self._stored))
 
     def _collect(self, fetch: Fetch) -> F32:
@@ -145,7 +150,7 @@ class GpuHidden:
 
     def _run(self, count: int) -> F32:
         """Run the pass with the rows that the step holds and return their hidden states."""
-        prepared, executor = self._pass, self._prepared.executor
+        prepared, executor = self._pass(count), self._prepared.executor
         executor.run(prepared.to_logits, count)
         size = self._type.itemsize * count * self._stored
         data = executor.device.read(prepared.logits, 0, size).view(self._type)
