@@ -127,6 +127,7 @@ _VISION: dict[str, Any] = {
     "gemma3": {"model_type": "siglip_vision_model", **_SIGLIP},
     "mistral3": {"model_type": "pixtral", **_SIGLIP},
     "qwen2_5_vl": _BLOCKS,
+    "qwen3_5": _BLOCKS,
     "qwen3_vl": _STACKED,
 }
 _MORE_VISION: dict[str, Any] = {

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import cast
 
 from rdrr_format.errors import ManifestError
 
@@ -32,6 +33,7 @@ from rdrr_manifests.graph.ops import (
     WeightKind,
     WeightUse,
     uses,
+    values_read,
 )
 from rdrr_manifests.graph.weights import Value
 from rdrr_manifests.models.manifest import Manifest
@@ -39,6 +41,9 @@ from rdrr_manifests.models.vision import Vision
 
 VISION = "visual."
 """Prefix of the names of the tower's tensors."""
+
+CACHE = 0
+"""Cache of the keys and values of all layers, since no later pass reads them."""
 
 PATCHES, POSITIONS = f"{VISION}patch_embed", f"{VISION}embed_positions"
 LAYER, MERGER, TAP = f"{VISION}layers.{{layer}}.", f"{VISION}merger.", f"{VISION}taps.{{tap}}."
@@ -82,6 +87,11 @@ class MergeRows:
 VisionOp = Op | Patches | InterpolatedPositions | MergeRows
 
 
+def values_of(op: VisionOp) -> tuple[str, ...]:
+    """Return the names of the values that an op reads, in the order of its fields."""
+    return values_read(cast(Op, op))  # it reads the fields of any op
+
+
 @dataclass(frozen=True)
 class VisionGraph:
     """The graph of a tower.
@@ -100,8 +110,7 @@ class VisionGraph:
 
     def weights(self) -> tuple[WeightUse, ...]:
         """Return every tensor that the graph reads, in order of first use."""
-        # The function reads the fields of any op, also of those that only towers have.
-        return tuple(use for op in self.ops for use in uses(op))  # type: ignore[arg-type]
+        return tuple(use for op in self.ops for use in uses(cast(Op, op)))  # likewise
 
 
 class _Builder:
@@ -150,7 +159,7 @@ class _Builder:
         q, k = (self.add(Rope(value, f"{value}_rope", heads, 0)) for value in (q, k))
         dim = vision.head_dim
         attended = self.add(
-            Attention(q, k, v, f"{name}.attn", number, heads, heads, dim, dim**-0.5, causal=False)
+            Attention(q, k, v, f"{name}.attn", CACHE, heads, heads, dim, dim**-0.5, causal=False)
         )
         return self.linear(attended, f"{name}.attn_out", f"{stem}self_attn.o_proj", (size, size))
 

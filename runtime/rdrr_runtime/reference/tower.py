@@ -59,7 +59,7 @@ class ReferenceTower:
     def __init__(self, graph: VisionGraph, weights: Mapping[str, Tensor]) -> None:
         self._graph, self._weights = graph, weights
         self._last_reads = {
-            name: index for index, op in enumerate(graph.ops) for name in ops.values_read(op)
+            name: index for index, op in enumerate(graph.ops) for name in vision.values_of(op)
         }
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
@@ -86,7 +86,7 @@ class ReferenceTower:
 
     def _forget(self, run: ReferencePass, index: int) -> None:
         """Release the values that no later op reads, which are hundreds of a large image."""
-        for name in ops.values_read(self._graph.ops[index]):
+        for name in vision.values_of(self._graph.ops[index]):
             if self._last_reads[name] == index:
                 run.values.pop(name, None)
 
@@ -101,7 +101,8 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
             nearest = run.weight(op.weight)[indices.long()]
             return run.values[op.x] + (nearest * weights.unsqueeze(-1)).sum(dim=1)
         case vision.MergeRows():
-            return run.values[op.x].unflatten(0, (-1, op.rows)).flatten(1)
+            x = run.values[op.x]
+            return x.reshape(-1, op.rows * x.shape[1])
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:

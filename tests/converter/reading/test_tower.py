@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
+from rdrr_format.errors import UsageError
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import validate
 from safetensors.numpy import load_file, save_file
@@ -71,6 +72,11 @@ def test_the_tower_can_be_left_out(checkpoint, tmp_path):
     assert (manifest.vision, manifest.processor, tower_types(manifest)) == (None, None, {})
     (note,) = result.notes
     assert "not part of the text model" in note
+
+
+def test_a_precision_of_a_tower_that_is_left_out_is_a_usage_error(checkpoint, tmp_path):
+    with pytest.raises(UsageError, match="`without_vision` leaves out"):
+        convert(checkpoint, tmp_path / "out", without_vision=True, vision_quantize="f16")
 
 
 def without(part: str) -> Any:
