@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_converter.convert import convert
+from rdrr_format.errors import GenerationError
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import resolve
@@ -186,4 +187,8 @@ def test_the_same_features_have_the_same_ids_and_others_have_others():
     assert images.add(features(2.0)) == range(104, 108)
     assert images.add(features(1.0, (1, 1, 4))) == range(108, 112)
     assert [images.knows(token) for token in (99, 100, 111, 112)] == [False, True, True, False]
-    assert images.text_only([5, 100, 111, 6]) == [5, 6]
+    images.forget(features(1.0).embeddings.nbytes)
+    assert [images.knows(token) for token in (100, 104, 108, 111)] == [False, False, True, True]
+    with pytest.raises(GenerationError, match="is forgotten"):
+        images.features([5, 104])
+    assert images.add(features(1.0)) == range(112, 116)

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.errors import GenerationError
 from rdrr_manifests.graph.ops import Embed
 from rdrr_manifests.package import Package
 
@@ -23,6 +24,10 @@ from rdrr_runtime.images.tower import ImageFeatures
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
+
+
+MOST_BYTES = 1 << 30
+"""Bytes of features kept for later prompts: 16 images of 1,024 tokens for a model of 8B."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class SeenImage:
     def ids(self) -> range:
         """The ids of its tokens."""
         return range(self.first, self.first + len(self.features.embeddings))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its features."""
+        return self.features.embeddings.nbytes * (1 + len(self.features.taps))
 
     @cached_property
     def places(self) -> I64:
@@ -68,7 +78,7 @@ class SeenImages:
         digest = hashlib.sha256(repr(features.grid).encode())
         parts = [features.embeddings, *features.taps]
         for part in parts:
-            digest.update(np.ascontiguousarray(part))
+            digest.update(part.tobytes())
         key = digest.digest()
         if key not in self._by_content:
             image = self._by_content[key] = SeenImage(self._next, features)
@@ -76,18 +86,31 @@ class SeenImages:
             self._next = image.ids.stop
         return self._by_content[key].ids
 
+    def forget(self, most: int = MOST_BYTES) -> None:
+        """Forget the oldest images until the features of the others take at most so many bytes."""
+        while self._images and sum(image.size for image in self._images) > most:
+            oldest = self._images.pop(0)
+            self._by_content = {k: v for k, v in self._by_content.items() if v is not oldest}
+
     def knows(self, token: int) -> bool:
         """Return whether an id is that of a token of an image."""
-        return self.first <= token < self._next
+        return self._find(token) is not None
 
     def of(self, token: int) -> SeenImage:
-        """Return the image that a token belongs to."""
-        at = bisect_right(self._images, token, key=lambda image: image.first)
-        return self._images[at - 1]
+        """Return the image that a token belongs to.
 
-    def text_only(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids that are not of images."""
-        return [token for token in ids if token < self.first]
+        Raises:
+            GenerationError: The image is forgotten.
+        """
+        image = self._find(token)
+        if image is None:
+            raise GenerationError("an image of the prompt is forgotten", hint="ask again")
+        return image
+
+    def _find(self, token: int) -> SeenImage | None:
+        at = bisect_right(self._images, token, key=lambda image: image.first)
+        image = self._images[at - 1] if at else None
+        return image if image is not None and token in image.ids else None
 
     def features(self, ids: Sequence[int]) -> F32:
         """Return the features of rows, float32 [1 + taps, rows, width]; zeros for text."""
