@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import StoreError, UsageError
 from rdrr_format.locations import local_path
 from rdrr_format.stores import replace_file
 
 from rdrr._chat_prompt import IDS
 from rdrr._generation import Generation
 from rdrr._model import Model
+from rdrr._sight import content_with_images
 from rdrr._texts import read_text
 
 
@@ -39,6 +40,7 @@ class Conversation:
         self._model = model
         self._template = template
         self.messages: list[dict[str, Any]] = []
+        self._shown: list[Path] = []
         self.instruct(system)
 
     def instruct(self, system: str | None) -> None:
@@ -49,6 +51,17 @@ class Conversation:
         """Drop all messages but the system message."""
         self.messages = [message for message in self.messages if message["role"] == "system"][:1]
 
+    def show(self, file: str | Path) -> None:
+        """Add an image to the next question, which may say `<image>` where it belongs.
+
+        Raises:
+            StoreError: There is no such file.
+        """
+        path = local_path(file).absolute()
+        if not path.is_file():
+            raise StoreError("there is no such image", where=path)
+        self._shown.append(path)
+
     def ask(self, text: str, **options: Any) -> Generation:
         """Ask a question and return the answer as it is generated.
 
@@ -58,7 +71,9 @@ class Conversation:
             text: The message of the user.
             options: Arguments of `Model.chat`.
         """
-        asked = [*self.messages, {"role": "user", "content": text}]
+        shown, self._shown = self._shown, []  # an image that is refused is not asked about again
+        content = content_with_images(text, shown)
+        asked = [*self.messages, {"role": "user", "content": content}]
         generation = self._model.chat(asked, template=self._template, **options)
         self.messages = asked
         return generation
@@ -108,6 +123,8 @@ class Conversation:
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(value.get(key), str) for key in ("role", "content")
-    )
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")  # a text, or parts of which some are images
+    is_parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    return isinstance(content, str) or is_parts

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rdrr_format.errors import GenerationError
 from rdrr_format.locations import local_path
 from rdrr_format.misuse import explained
 from rdrr_format.options import fill
@@ -32,6 +31,7 @@ from rdrr._load_options import LoadOptions
 from rdrr._response_format import read_response_format
 from rdrr._scoring_model import ScoringModel
 from rdrr._session import Session, restore
+from rdrr._sight import Sight
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -59,10 +59,12 @@ class Model(ScoringModel):
         super().__init__(package, opened, options)
         chosen = options or LoadOptions()
         self._busy_timeout = chosen.busy_timeout
+        self._sight = Sight(package, opened)
         self._drafts = DraftModels(package, opened, self._engine.lock, chosen.follow_links)
 
     def _release(self) -> None:
         self._drafts.close()
+        self._sight.close()
         super()._release()
 
     def generate(
@@ -242,7 +244,9 @@ class Model(ScoringModel):
 
         Args:
             messages: Objects with `role` (`system`, `user` or `assistant`) and `content`; a message
-                of the assistant may have the `token_ids` of its generation.
+                of the assistant may have the `token_ids` of its generation. A `content` may be a
+                list of parts, of which some are images: `{"type": "image_url", "image_url":
+                {"url": ...}}` with a data URL or the path of a file.
             tools: JSON schemas of the functions that the model may call.
             template: File of a chat template that replaces the package's own.
             variables: Further variables of the template, like `enable_thinking`.
@@ -262,15 +266,22 @@ class Model(ScoringModel):
             variables=variables,
             control_tokens=control_tokens,
         )
-        if rendered.images:
-            raise GenerationError(
-                "the package has no vision tower that this version runs",
-                where=self.package.where,
-                hint="leave the images out",
-            )
         stated = token_ids(options.get("stop_ids", ()), "`stop_ids`")
         options["stop_ids"] = [*stated, *rendered.ends]
-        return self.generate(rendered.ids, **options)
+        return self.generate(self._with_images(rendered), **options)
+
+    def _with_images(self, rendered: RenderedChat) -> list[int]:
+        """Return the ids of a prompt, with those of its images in their places.
+
+        Raises:
+            GenerationError: The package has no vision tower.
+        """
+        processor = self.package.manifest.processor
+        if not rendered.images or processor is None:
+            return rendered.ids
+        (placeholder,) = self._codec.encode_as_is(processor.token)
+        with self._engine.lock.exclusive():
+            return self._sight.ids(rendered.ids, placeholder, rendered.images)
 
     def _render_chat(
         self,

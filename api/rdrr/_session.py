@@ -115,11 +115,15 @@ class Session:
 
         Raises:
             StoreError: The file cannot be written.
+            UsageError: The sequence has images.
         """
         from rdrr_runtime.text.session_file import SavedSession, write_session
 
         target = local_path(path)
         with self._settled():
+            vocab_size = self._package.manifest.architecture.vocab_size
+            if any(token >= vocab_size for token in self._before):
+                raise UsageError("a session with images cannot be saved")
             slots, cache = self._engine.save_cache(self._before)
             saved = SavedSession(list(self._before), slots, cache, asdict(self._sampling))
         write_session(target, saved, identity(self._package, self._engine))

@@ -21,6 +21,7 @@ from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from rdrr_runtime.compile.choice.decision import Decision
+    from rdrr_runtime.images.rows import SeenImages, SequencePositions
     from rdrr_runtime.packing import EncodedText
 
 F32 = npt.NDArray[np.float32]
@@ -176,6 +177,26 @@ class ResumingBackend(Protocol):
 def resumable(backend: Backend, base: int) -> int:
     """Return the last position up to `base` at which a pass of a backend may begin."""
     return backend.resumable(base) if isinstance(backend, ResumingBackend) else base
+
+
+@runtime_checkable
+class SeeingBackend(Protocol):
+    """A backend whose sequences may have images: ids behind the vocabulary, see `SeenImages`."""
+
+    @property
+    def images(self) -> SeenImages | None:
+        """The images that the model has seen; None if it sees none."""
+        ...
+
+    @property
+    def positions(self) -> SequencePositions | None:
+        """The positions of the single sequence; None if the model sees no images."""
+        ...
+
+
+def images_of(backend: Backend) -> SeenImages | None:
+    """Return the images that a model has seen; None if it sees none."""
+    return backend.images if isinstance(backend, SeeingBackend) else None
 
 
 @runtime_checkable

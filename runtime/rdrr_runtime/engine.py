@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rdrr_format.errors import FormatError, GenerationError, UsageError
 from rdrr_format.options import check_count
 
-from rdrr_runtime.backend import Backend, StoringBackend, resumable
+from rdrr_runtime.backend import Backend, SeeingBackend, StoringBackend, images_of, resumable
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.backend_lock import BackendLock
 from rdrr_runtime.decode.base import Counts, Job
@@ -110,6 +110,9 @@ class Engine:
         with self.lend() as backend:
             if slots and isinstance(backend, StoringBackend):
                 backend.write_cache(cache, slots)
+                positions = backend.positions if isinstance(backend, SeeingBackend) else None
+                if positions is not None:
+                    positions.of(ids[:slots], 0)
                 self._cached_ids.extend(ids[:slots])
 
     def generate(
@@ -215,7 +218,13 @@ class Engine:
 
     def _check(self, prompt: Sequence[int], *, shifts: bool = False) -> None:
         context = self.backend.info.context
-        check_prompt(prompt, context=context, vocab_size=self._vocab_size, shifts=shifts)
+        check_prompt(
+            prompt,
+            context=context,
+            vocab_size=self._vocab_size,
+            shifts=shifts,
+            images=images_of(self.backend),
+        )
 
     def _timed(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
         """Yield and time the groups of a generation while it has a lease of the backend."""

@@ -33,6 +33,7 @@ from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
+from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.packing import EncodedText
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
@@ -151,6 +152,16 @@ class GpuBackend:
             )
             undo.pop_all()
 
+    @property
+    def images(self) -> SeenImages | None:
+        """The images that the model has seen; None if it sees none."""
+        return None if self._plan.images is None else self._plan.images.images
+
+    @property
+    def positions(self) -> SequencePositions | None:
+        """The positions of the single sequence; None if the model sees no images."""
+        return self._sequence.step.positions(0)
+
     def settle(self) -> None:
         """Bring decoding to the speed that it has in a process that runs for long.
 
@@ -260,6 +271,8 @@ class GpuBackend:
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
         """Restore what `read_cache` returned."""
         self._sequence.step.invalidate()
+        if self.positions is not None:
+            self.positions.rewind(0)
         self._plan.cache.write(self.device, cache, slots)
         self._position.replace(slots)
 
@@ -358,6 +371,7 @@ def _single_sequence(
         partial(GpuSampler, executor, arena, plan.state, vocabulary),
         position,
         plan.host_tables,
+        plan.images,
     )
 
 

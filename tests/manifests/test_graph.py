@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -261,7 +262,15 @@ def test_a_block_that_no_op_computes_needs_a_newer_rdrr(
 
 def test_mrope_sections_have_no_effect_on_text() -> None:
     sections = {"mropeSection": [8, 4, 4], "mropeInterleaved": True}
-    assert graph_of(rope=sections) == graph_of()
+    graph, plain = graph_of(rope=sections), graph_of()
+    assert graph.ops == plain.ops
+    (spec,) = graph.ropes
+    assert replace(spec, sections=None, sections_alternate=False) == plain.ropes[0]
+
+
+def test_features_of_images_reach_the_embedding_and_the_first_layers() -> None:
+    values = graph_of(layers=3).values_of_images(2)
+    assert values == ("x0", "l0.x_ffn", "l1.x_ffn")
 
 
 def test_unrotated_layers_have_no_rope_op() -> None:

@@ -12,6 +12,7 @@ from rdrr_runtime.decode.interval import AUTO
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
+from rdrr._sight import content_with_images
 from rdrr._units import format_size
 from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
     from rdrr import Generation, Model
+    from rdrr._generate_keywords import GenerateKeywords
 
 _FIGURES = (
     ("prompt tokens", "prompt_tokens", "{:d}"),
@@ -62,6 +64,14 @@ def generate(
             metavar="IDS",
             help="Token ids to continue, such as 1,306,4658, in place of a text. If the package "
             "has no tokenizer, ids are printed too.",
+        ),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="An image that the prompt is about, which then becomes a message of the chat "
+            "template (repeatable). Images come where the prompt says <image>, or before it.",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -107,21 +117,27 @@ def generate(
     if logprobs is not None and not json:
         raise UsageError("--logprobs needs --json: the figures are part of the JSON object")
     strategy = decode.read()
+    if image and prompt_ids is not None:
+        raise UsageError("--image and --prompt-ids exclude each other", hint="use --prompt")
     given = _read_prompt(prompt) if prompt_ids is None else _read_ids(prompt_ids, prompt)
+    content = content_with_images(given, image) if image and isinstance(given, str) else None
     with status("loading the model", hidden=json):
         opened = rdrr.load(path, options=load)
     with opened as model:
-        generation = model.generate(
-            given,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            response_format=response_format,
-            stop=stop or (),
-            context_shift=context_shift,
-            interval=interval,
-            decode=strategy,
-        )
+        options: GenerateKeywords = {
+            "sampling": sampling,
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "response_format": response_format,
+            "stop": stop or (),
+            "context_shift": context_shift,
+            "interval": interval,
+            "decode": strategy,
+        }
+        if content is None:
+            generation = model.generate(given, **options)
+        else:
+            generation = model.chat([{"role": "user", "content": content}], **options)
         announce(model)
         if json:
             print_json(result(model, generation, generation.read()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -12,7 +12,7 @@ from rdrr_runtime.text.answers import Part
 from starlette.concurrency import run_in_threadpool
 
 from rdrr.serve.requests import ChatRequest
-from rdrr.serve.texts import Answer, Service, Texts
+from rdrr.serve.texts import Answer, Service, Texts, call
 from rdrr.serve.tools import Tools, for_template
 
 if TYPE_CHECKING:
@@ -132,7 +132,11 @@ async def prompt_of(service: Service, request: ChatRequest) -> ChatPrompt:
     Raises:
         RdrrError: The request or its messages are wrong.
     """
-    return await run_in_threadpool(_prompt_of, service, request)
+    prompt = await run_in_threadpool(_prompt_of, service, request)
+    if not prompt.rendered.images:
+        return prompt
+    ids = await call(service, lambda model: model._with_images(prompt.rendered))
+    return replace(prompt, rendered=replace(prompt.rendered, ids=ids))
 
 
 def _prompt_of(service: Service, request: ChatRequest) -> ChatPrompt:

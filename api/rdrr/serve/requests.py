@@ -229,14 +229,35 @@ def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:
         plain["role"] = "system"
     content = plain.get("content", "")
     if isinstance(content, list):
-        for part in content:
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
-                raise UsageError(
-                    "only text is served", where=f"messages.{at}", expected="text", found=kind
-                )
-        content = "".join(part["text"] for part in content)
+        parts = [_part(part, f"messages.{at}", plain.get("role")) for part in content]
+        is_text = all(part["type"] == "text" for part in parts)
+        content = "".join(part["text"] for part in parts) if is_text else parts
     return {**plain, "content": content}
+
+
+def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
+    """Return a part of a message: a text, or an image of the user as a data URL."""
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind in ("text", "input_text") and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind not in ("image_url", "input_image") or role != "user":
+        raise UsageError(
+            "only text and images of the user are served",
+            where=where,
+            expected="text or image_url",
+            found=kind,
+        )
+    url = part.get("image_url")
+    url = url.get("url") if isinstance(url, Mapping) else url
+    if not isinstance(url, str) or url[:5].lower() != "data:":
+        # Neither a file of this machine nor another machine is read because a client names it.
+        raise UsageError(
+            "only data URLs are taken as images",
+            where=where,
+            expected="data:image/png;base64,...",
+            found=url[:64] if isinstance(url, str) else type(url).__name__,
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def now() -> int:

@@ -67,11 +67,18 @@ class Service:
             GenerationError: It is empty, too long, or has an unknown id.
             ManifestError: The model generates no text.
         """
+        from rdrr_runtime.backend import images_of
         from rdrr_runtime.decode.request import check_prompt
 
         self.model._check_head()
         vocab_size = self.model.package.manifest.architecture.vocab_size
-        check_prompt(ids, context=self.model.info.context, vocab_size=vocab_size, shifts=shifts)
+        check_prompt(
+            ids,
+            context=self.model.info.context,
+            vocab_size=vocab_size,
+            shifts=shifts,
+            images=images_of(self.model._opened.backend),
+        )
 
 
 @dataclass

@@ -263,6 +263,19 @@ class Graph:
         assert isinstance(head, Head), "the last op is the head"
         return head.weight.shape[-1]
 
+    def values_of_images(self, taps: int) -> tuple[str, ...]:
+        """Return the values whose rows of images come from a vision tower.
+
+        The rows of the first one, the embedding, are replaced; features are added to those of the
+        others, the outputs of the first layers.
+
+        Args:
+            taps: Number of layers.
+        """
+        outs = [op.out for op in self.ops]
+        of_layers = ([out for out in outs if out.startswith(f"l{at}.")] for at in range(taps))
+        return (outs[0], *(layer[-1] for layer in of_layers))
+
     @cached_property
     def further_tables(self) -> tuple[Embed, ...]:
         """The ops that look up a second table by token, such as the inputs of each layer."""

@@ -44,6 +44,8 @@ def _global_spec(rope: Rope, head_dim: int) -> RopeSpec:
         rotated_pairs=pairs,
         attention_factor=rope.longrope_short_attention_factor or rope.yarn_attention_factor,
         long_attention_factor=rope.longrope_long_attention_factor,
+        sections=rope.mrope_section,
+        sections_alternate=rope.mrope_section is not None and rope.mrope_interleaved,
     )
 
 

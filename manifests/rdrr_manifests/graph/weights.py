@@ -34,6 +34,10 @@ class RopeSpec:
         attention_factor: Factor on cosines and sines of yarn, or of longrope for short contexts;
             None for the one of the paper.
         long_attention_factor: The factor of longrope for long contexts; None for that of the paper.
+        sections: Pairs that are rotated by the position in time, in height and in width; None for a
+            single position. For text the three are equal.
+        sections_alternate: Whether the pairs of the sections alternate, instead of following one
+            another.
     """
 
     theta: float
@@ -52,6 +56,8 @@ class RopeSpec:
     rotated_pairs: int | None = None
     attention_factor: float | None = None
     long_attention_factor: float | None = None
+    sections: tuple[int, ...] | None = None
+    sections_alternate: bool = False
 
 
 class WeightKind(Enum):

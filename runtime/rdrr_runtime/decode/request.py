@@ -9,6 +9,7 @@ from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.strategy import Strategy
+from rdrr_runtime.images.rows import SeenImages
 from rdrr_runtime.sampling.params import MAX_SEED
 
 
@@ -41,7 +42,12 @@ class Request:
 
 
 def check_prompt(
-    prompt: Sequence[int], *, context: int, vocab_size: int, shifts: bool = False
+    prompt: Sequence[int],
+    *,
+    context: int,
+    vocab_size: int,
+    shifts: bool = False,
+    images: SeenImages | None = None,
 ) -> None:
     """Check the ids of a prompt.
 
@@ -50,18 +56,26 @@ def check_prompt(
         context: Slots of the key-value cache.
         vocab_size: Number of token ids of the model.
         shifts: Whether the context may shift, which makes room for a prompt of any length.
+        images: The images that the model has seen, whose tokens have ids too; None for none.
 
     Raises:
         GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
     """
     if not prompt:
         raise GenerationError("the prompt has no tokens", hint="give some text")
-    unknown = [token_id for token_id in prompt if not 0 <= token_id < vocab_size]
+    others = [token_id for token_id in prompt if not 0 <= token_id < vocab_size]
+    unknown = [token_id for token_id in others if images is None or not images.knows(token_id)]
     if unknown:
         raise GenerationError(
             "the prompt has a token id outside the vocabulary",
             expected=f"below {vocab_size}",
             found=unknown[0],
+        )
+    if others and prompt[-1] == others[-1]:
+        raise GenerationError("the prompt ends with an image", hint="give some text behind it")
+    if others and shifts:
+        raise GenerationError(
+            "the context of a prompt with images does not shift", hint="leave `context_shift` out"
         )
     if len(prompt) > context and not shifts:
         raise GenerationError(

@@ -36,6 +36,8 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.compile.weights.upload import Weights, allocate_weights
 from rdrr_runtime.exec.executor import TokenPass
 from rdrr_runtime.exec.host_tables import HostTables, host_tables
+from rdrr_runtime.exec.image_inputs import ImageInputs
+from rdrr_runtime.images.rows import seen_images
 from rdrr_runtime.phases.attention.rope_tables import rope_bytes, rope_table
 from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
 from rdrr_runtime.phases.cache.kv_cache import KvCache
@@ -111,12 +113,18 @@ class Plan:
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
         self._lowered: dict[PassSpec, Pass] = {}
         self._mapped: dict[PassSpec, Pass] = {}
+        images = None if draft_of is not None else seen_images(package)
+        more = 0 if images is None else chunk  # rows with three positions, see `ImageInputs`
         ropes = tuple(
-            arena.empty(f"rope.{index}", rope_bytes(spec, context))
+            arena.empty(f"rope.{index}", rope_bytes(spec, context, more))
             if isinstance(arena, DryRunArena)
-            else arena.upload(f"rope.{index}", rope_table(spec, context))
+            else arena.upload(f"rope.{index}", rope_table(spec, context, more))
             for index, spec in enumerate(self.graph.ropes)
         )
+        self.images = None
+        if images is not None:
+            allocated = ImageInputs.allocate(arena, self.graph, images, ropes, chunk, context)
+            self.images = allocated
         self._model = LoadedModel(
             self.graph,
             self.weights,
@@ -127,6 +135,7 @@ class Plan:
             may_fuse=fused,
             hidden=None if draft_of is None else replace(draft_of.keep_hidden(), ahead=1),
             host_rows=self.host_tables.buffers,
+            images=self.images,
         )
         if upload:
             self.upload()

@@ -12,6 +12,7 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.images.rows import PassImages, SequencePositions, seen_images
 from rdrr_runtime.packing import EncodedText, Segments, mean_of, packs
 from rdrr_runtime.phases.cache.state_cache import state_name
 from rdrr_runtime.phases.cache.state_positions import StatePosition
@@ -67,6 +68,7 @@ class CpuBackend:
         self._graph, self._weights = graph, weights
         self._is_causal = graph.is_causal
         self._batch: CpuBatch | None = None
+        self.images = seen_images(package)
         self._allocate(context, observe)
 
     def _allocate(self, context: int, observe: Observer | None = None) -> None:
@@ -77,6 +79,7 @@ class CpuBackend:
         self._model = ReferenceModel(graph, weights, context, observe)
         self._copies = TensorCopies(self._model.states) if graph.states else None
         self._position = StatePosition(self._copies)
+        self.positions = None if self.images is None else SequencePositions(self.images)
         size = sum(4 * weight.numel() for weight in weights.values())
         self._info = BackendInfo(
             "cpu", None, context, size, graph.kv_bytes(context, 4) + graph.state_bytes()
@@ -99,12 +102,12 @@ class CpuBackend:
             float32 [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
         self._position.begin(base)
-        parts = [
-            self._model.forward(
-                ids[start : start + PREFILL_ROWS], base + start, all_rows=all_rows
-            ).numpy()
-            for start in range(0, len(ids), PREFILL_ROWS)
-        ]
+        parts = []
+        for start in range(0, len(ids), PREFILL_ROWS):
+            part, at = ids[start : start + PREFILL_ROWS], base + start
+            images = self._images_of(part, at)
+            logits = self._model.forward(part, at, all_rows=all_rows, images=images)
+            parts.append(logits.numpy())
         self._position.advance(len(ids))
         if len(ids) > 1:
             self._position.keep()
@@ -159,10 +162,18 @@ class CpuBackend:
         self._position.begin(base)
         uncertain = max(last_n - 1, 0)
         rows = self._model.forward(
-            ids, base, positions=positions, all_rows=True, uncertain=uncertain
+            ids,
+            base,
+            positions=positions,
+            all_rows=True,
+            uncertain=uncertain,
+            images=self._images_of(ids, base) if positions is None else None,
         )
         self._position.advance(len(ids) - uncertain)
         return rows[len(ids) - last_n :].numpy()
+
+    def _images_of(self, ids: Sequence[int], base: int) -> PassImages | None:
+        return None if self.positions is None else self.positions.of_pass(ids, base)
 
     def window_picks(
         self,
@@ -207,6 +218,8 @@ class CpuBackend:
             )
         for name, part in targets.items():
             part.copy_(torch.from_numpy(np.array(cache[name]).view(np.float32)))
+        if self.positions is not None:
+            self.positions.rewind(0)
         self._position.replace(slots)
 
     def _caches(self) -> dict[str, torch.Tensor]:

@@ -11,12 +11,15 @@ from itertools import groupby
 from typing import Protocol
 
 from rdrr_runtime.backend import Backend, ResumingBackend, Row, StoringBackend
+from rdrr_runtime.images.rows import SequencePositions
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
 
 class _Sequence(Backend, ResumingBackend, StoringBackend, Protocol):
     """A backend with all that a sequence of a batch needs."""
+
+    positions: SequencePositions | None
 
     def fill(self, ids: Sequence[int], base: int) -> None: ...
 
@@ -50,6 +53,9 @@ class CpuBatch:
         """Copy the first slots of a sequence to another one, see `BatchBackend.copy`."""
         parts = self._backends[source].read_cache(slots)
         self._backends[target].write_cache(parts, slots)
+        before, after = self._backends[source].positions, self._backends[target].positions
+        if before is not None and after is not None:
+            after.copy_from(before, slots)
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""

@@ -6,14 +6,16 @@ The GPU's passes are tested against it, and in float32 it is the CPU backend.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from rdrr_manifests.graph import CacheShape, Graph
 from rdrr_manifests.graph.ops import Op
 from torch import Tensor
 
+from rdrr_runtime.images.rows import F32, PassImages
 from rdrr_runtime.packing import Segments
-from rdrr_runtime.phases.attention.rope_tables import rope_table
+from rdrr_runtime.phases.attention.rope_tables import rope_rows, rope_table
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import KeptHidden, Observer, ReferenceMemory, ReferencePass
 from rdrr_runtime.reference.threads import limited_threads
@@ -57,6 +59,7 @@ class ReferenceModel:
         self.kept = hidden
         sizes = [weight.numel() for weight in weights.values() if weight.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
+        self._context = context
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         cache = {layer: empty_cache(spec, context, dtype) for layer, spec in graph.caches.items()}
@@ -81,6 +84,7 @@ class ReferenceModel:
         positions: Sequence[int] | None = None,
         all_rows: bool = False,
         uncertain: int = 0,
+        images: PassImages | None = None,
     ) -> Tensor:
         """Run a pass and return the logits of its last row, or of every row.
 
@@ -90,18 +94,20 @@ class ReferenceModel:
             positions: Position of each row for rope; base, base + 1... when None.
             all_rows: Return the logits of every row.
             uncertain: Number of last rows that recurrent states do not absorb.
+            images: Features and positions of the rows; None for text at `positions`.
 
         Returns:
             [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
         rows = range(base, base + len(ids)) if positions is None else positions
         run = ReferencePass(
-            self._memory,
+            self._memory if images is None else self._placed(images),
             torch.tensor(ids),
             base,
-            torch.tensor(rows),
+            torch.tensor(rows) if images is None else torch.arange(len(ids)),
             all_rows,
             uncertain=uncertain,
+            images=images,
         )
         logits = self._compute(run, self._graph.ops)
         if self.kept is not None:
@@ -120,10 +126,27 @@ class ReferenceModel:
         run = ReferencePass(self._memory, torch.tensor(ids), 0, positions, segments=segments)
         return self._compute(run, self._graph.ops[:-1])
 
+    def _placed(self, images: PassImages) -> ReferenceMemory:
+        """Return the memory with rope tables that have a row for each row of a pass."""
+        tables = (rope_rows(spec, self._context, images.positions) for spec in self._graph.ropes)
+        return replace(self._memory, ropes=[torch.from_numpy(table) for table in tables])
+
     def _compute(self, run: ReferencePass, ops: Sequence[Op]) -> Tensor:
         """Compute ops in order and return the value of the last one."""
         macs = len(run.ids) * self._typical_weight
         with torch.set_grad_enabled(self._differentiable), limited_threads(macs):
+            taken = () if run.images is None else tuple(run.images.features)
+            features = dict(zip(self._graph.values_of_images(len(taken) - 1), taken, strict=False))
             for op in ops:
                 run.values[op.out] = compute(run, op)
+                if op.out in features:
+                    run.values[op.out] = _with_images(run, op.out, features[op.out])
         return run.values[ops[-1].out]
+
+
+def _with_images(run: ReferencePass, value: str, features: F32) -> Tensor:
+    """Return a value whose rows of images are replaced, or, after a layer, added to."""
+    assert run.images is not None, "only a pass with images has features"
+    rows, given = run.values[value], torch.from_numpy(features)
+    mask = torch.from_numpy(run.images.is_image)[:, None]
+    return torch.where(mask, given if len(run.values) == 1 else rows + given, rows)

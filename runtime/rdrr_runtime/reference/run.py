@@ -9,6 +9,7 @@ import torch
 from rdrr_manifests.graph import WeightUse
 from torch import Tensor
 
+from rdrr_runtime.images.rows import PassImages
 from rdrr_runtime.packing import Segments
 
 Observer = Callable[[WeightUse, Tensor], None]
@@ -72,6 +73,7 @@ class ReferencePass:
         values: The values computed so far, by name, each [rows, width].
         segments: The texts of the rows, which attend to their own text only; None for one text.
         uncertain: Number of last rows that a later pass may take back; states do not absorb them.
+        images: Features of the rows that are images; None if all are text.
     """
 
     memory: ReferenceMemory
@@ -82,6 +84,7 @@ class ReferencePass:
     values: dict[str, Tensor] = field(default_factory=dict)
     uncertain: int = 0
     segments: Segments | None = None
+    images: PassImages | None = None
 
     @property
     def slots(self) -> Tensor:

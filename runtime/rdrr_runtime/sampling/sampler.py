@@ -71,6 +71,8 @@ def _with_penalties_and_bias(logits: F32, seen: Sequence[int], options: Sampling
     scores = logits.astype(np.float32)
     if options.penalizes and len(seen):
         ids, counts = np.unique(np.asarray(seen), return_counts=True)
+        is_text = ids < len(scores)  # tokens of images have ids behind the vocabulary
+        ids, counts = ids[is_text], counts[is_text]
         repeat = np.float32(options.repeat_penalty or 1.0)
         values = scores[ids]
         values = np.where(values > 0, values / repeat, values * repeat)

@@ -85,6 +85,7 @@ class GpuBatch(GpuSequences):
                 vocabulary,
                 sampler,
                 tables=plan.host_tables,
+                images=plan.images,
             )
             undo.pop_all()
 
@@ -115,6 +116,9 @@ class GpuBatch(GpuSequences):
         device, cache = self._executor.device, self._cache
         pairs = zip(cache.of_sequence(source), cache.of_sequence(target), strict=True)
         copy_slices(device, pairs, scratch=self._scratch, label="copying a beginning")
+        before, after = self.step.positions(source), self.step.positions(target)
+        if before is not None and after is not None:
+            after.copy_from(before, slots)
         if not self._positions:
             return
         index = self._positions[source].copy_at(slots)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.host_tables import HostTables
+from rdrr_runtime.exec.image_inputs import ImageInputs
 from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.state_cache import StateCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
@@ -50,6 +51,7 @@ class GpuSequences:
         position: Position of the recurrent states of a single sequence; None for a batch, whose
             sequences are never rewound.
         tables: Tables on the host whose rows each pass needs; None for none.
+        images: Where features of images are written for each pass; None if the model sees none.
     """
 
     def __init__(
@@ -61,9 +63,10 @@ class GpuSequences:
         new_sampler: Callable[[], GpuSampler],
         position: StatePosition | None = None,
         tables: HostTables | None = None,
+        images: ImageInputs | None = None,
     ) -> None:
         self.position = position if position is not None else StatePosition()
-        self.step = Step(executor.device, state, tables)
+        self.step = Step(executor.device, state, tables, images)
         self.faults = Faults(executor.device, state, passes.cache)
         self._executor, self._passes = executor, passes
         self.vocabulary, self._new_sampler = vocabulary, new_sampler

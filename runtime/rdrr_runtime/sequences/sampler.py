@@ -86,7 +86,7 @@ class GpuSampler:
         batch: bool = False,
     ) -> None:
         self._executor, self._device = executor, executor.device
-        self._state = state
+        self._state, self._vocabulary = state, vocabulary
         self._buffers = SampleBuffers.create(arena, vocabulary, rows=rows, sequences=sequences)
         ring = state.ring.size // 4
         self._logprobs = None if batch else LogprobBuffers.create(arena, ring)
@@ -128,7 +128,8 @@ class GpuSampler:
         seed = fresh_seed() if options.seed is None else options.seed
         params = pack_params(options, seed, masked=masked)
         self._device.write(self._buffers.params, params, offset=4 * PARAM_WORDS * sequence)
-        self._set(sequence, entries_of(options, seen))
+        text = [token for token in seen if token < self._vocabulary]  # others are of images
+        self._set(sequence, entries_of(options, text))
 
     def allow(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set the mask of the next token: token i is allowed by bit i mod 32 of word i / 32."""

@@ -7,7 +7,7 @@ keeps track of when that is the case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.host_tables import HostTables
+from rdrr_runtime.exec.image_inputs import ImageInputs
+from rdrr_runtime.images.rows import SequencePositions
 from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.records import Numbers, pack_segments, pack_step
@@ -27,14 +29,23 @@ class Step:
         device: The device on which the passes run.
         state: The buffers of the step.
         tables: Tables on the host, whose rows are uploaded with each step; None for none.
+        images: Where features of images are written with each step; None if the model sees none.
 
     Attributes:
         state: The buffers of the step.
         recorded: Number of steps whose token ids went into the ring since the last write.
     """
 
-    def __init__(self, device: Device, state: State, tables: HostTables | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        state: State,
+        tables: HostTables | None = None,
+        images: ImageInputs | None = None,
+    ) -> None:
         self.state = state
+        self._images = images
+        self._positions: dict[int, SequencePositions] = {}
         self._tables = tables or None
         self.recorded = 0
         self._device = device
@@ -59,6 +70,8 @@ class Step:
             last_n: Number of last rows whose logits a window pass computes.
             launched: Number of rows that the pass is launched for, if it is more than `ids`.
         """
+        if positions is None:
+            positions = self._place(ids, base, sequence)
         packed = pack_step(
             ids,
             np.arange(base, base + len(ids)),
@@ -79,7 +92,32 @@ class Step:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write rows of any sequences."""
         tokens, sequences, slots = zip(*rows, strict=True)
-        self._write(pack_step(tokens, slots, sequences=sequences), tokens)
+        positions = None
+        if self._images is not None:
+            positions = np.array(slots)
+            for at, count in _runs(rows):
+                part = tokens[at : at + count]
+                places = self._place(part, slots[at], sequences[at], at)
+                if places is not None:
+                    positions[at : at + count] = places
+        self._write(pack_step(tokens, slots, positions=positions, sequences=sequences), tokens)
+
+    def positions(self, sequence: int) -> SequencePositions | None:
+        """Return the positions of a sequence; None if the model sees no images."""
+        if self._images is None:
+            return None
+        images = self._images.images
+        return self._positions.setdefault(sequence, SequencePositions(images))
+
+    def _place(
+        self, ids: Sequence[int], base: int, sequence: int, first: int = 0
+    ) -> npt.NDArray[np.int64] | None:
+        """Write the features of rows, and return their positions; None if those are the slots."""
+        positions = self.positions(sequence)
+        rows = None if positions is None else positions.of_pass(ids, base)
+        if rows is None or self._images is None:
+            return None
+        return self._images.write(self._device, rows, first)
 
     def invalidate(self) -> None:
         """Forget the rows that the GPU has put into the step.
@@ -113,3 +151,18 @@ class Step:
         self.recorded = 0
         self.invalidate()
         self._device.write(self.state.step, packed)
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows of each run in slots of one sequence."""
+    at = 0
+    while at < len(rows):
+        count = 1
+        while at + count < len(rows) and _follows(rows[at + count - 1], rows[at + count]):
+            count += 1
+        yield at, count
+        at += count
+
+
+def _follows(row: Row, following: Row) -> bool:
+    return (following.sequence, following.slot) == (row.sequence, row.slot + 1)

@@ -195,9 +195,17 @@ def test_the_context_shifts_only_where_a_request_asks_for_it(client, worker):
     assert shifted.usage.prompt_tokens == context - 2 > len(expected)
 
 
-def test_a_picture_is_refused_and_not_left_out(client):
-    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
-    with pytest.raises(openai.BadRequestError, match="only text is served"):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("data:image/png;base64,AAAA", "the model does not see images"),
+        ("https://host/a.png", "only data URLs"),
+        ("/etc/passwd", "only data URLs"),
+    ],
+)
+def test_a_picture_is_refused_and_not_left_out(client, url, message):
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    with pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(messages=[{"role": "user", "content": [picture]}], **GREEDY)
 
 

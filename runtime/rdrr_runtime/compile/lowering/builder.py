@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
@@ -44,6 +45,25 @@ from rdrr_runtime.phases.rows.copy import copy
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
 
+class ImageFeatureBuffers(Protocol):
+    """The buffers of features of images, see `rdrr_runtime.exec.image_inputs`."""
+
+    @property
+    def first(self) -> int:
+        """The token from which on tokens are those of images."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        ...
+
+    @property
+    def buffers(self) -> Mapping[str, BufferSlice]:
+        """The features of each value of the graph that takes some, f32 [rows, width]."""
+        ...
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A graph with its weights and buffers in GPU memory, from which passes are built.
@@ -59,6 +79,7 @@ class LoadedModel:
         hidden: The hidden states that a model keeps for its draft head; None if there is none.
         host_rows: For each table that stays on the host, by its name, the rows of the tokens of a
             pass, [rows, width].
+        images: Features of images in the rows of a pass; None if the model does not see.
     """
 
     graph: Graph
@@ -70,6 +91,7 @@ class LoadedModel:
     may_fuse: bool = True
     hidden: KeptHidden | None = None
     host_rows: Mapping[str, BufferSlice] = field(default_factory=dict)
+    images: ImageFeatureBuffers | None = None
 
     @cached_property
     def requantized_bytes(self) -> int:

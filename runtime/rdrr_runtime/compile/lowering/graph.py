@@ -31,7 +31,7 @@ from rdrr_runtime.compile.lowering.rows import (
     serve_row_feed_forward,
 )
 from rdrr_runtime.compile.lowering.values import Values
-from rdrr_runtime.compile.pass_spec import PassSpec
+from rdrr_runtime.compile.pass_spec import PassSpec, Slots
 from rdrr_runtime.compile.patterns.attention import (
     match_attention_block,
     match_normed_projections,
@@ -52,6 +52,7 @@ from rdrr_runtime.compile.patterns.rows import (
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.rows.inject import inject
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,13 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
         model.workspace, Counter(whole.readers), None if ctx.grid is None else ctx.max_rows
     )
     build = PassBuilder(model, spec, ctx, cache, body, values)
-    index = 0
+    index, images = 0, _features_of_images(build)
     while index < len(body.ops):
         index += _serve(build, index)
+        op = body.ops[index - 1]
+        if op.out in images:
+            _emit_images(build, op.out, images.pop(op.out), adds=index > 1)
+    assert not images, "no pattern of ops reaches beyond a layer"
     if spec.keeps_hidden:
         assert norm is not None, "the head of a model with a draft head reads a norm"
         settle_sum(build)
@@ -138,6 +143,23 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
         picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,
         tuple(build.decisions),
     )
+
+
+def _features_of_images(build: PassBuilder) -> dict[str, BufferSlice]:
+    """Return the features of each value that takes some; a decoded token is never of an image."""
+    images = build.model.images
+    decodes = build.ctx.max_rows == 1 or build.spec.slots is Slots.DISTINCT
+    return {} if images is None or decodes else dict(images.buffers)
+
+
+def _emit_images(build: PassBuilder, value: str, features: BufferSlice, *, adds: bool) -> None:
+    """Emit the phase that puts the features of images into the residual stream."""
+    images = build.model.images
+    assert images is not None, "only models that see have features"
+    settle_sum(build)
+    x, label = build.values.get(value), f"{value}.images"
+    width, first = images.width, images.first
+    build.emit(inject(build.ctx, x, features, width=width, first=first, adds=adds, label=label))
 
 
 def _serve(build: PassBuilder, index: int) -> int:

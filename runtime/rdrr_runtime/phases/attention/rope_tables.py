@@ -23,38 +23,71 @@ F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
 
-def rope_table(spec: RopeSpec, context: int) -> F32:
+def rope_table(spec: RopeSpec, context: int, more: int = 0) -> F32:
     """Return the cosines and sines of all positions.
 
     Args:
         spec: One of `Graph.ropes`.
         context: Number of positions.
+        more: Number of further rows, which are zero.
 
     Returns:
-        float32 [context, rotary_dim / 2, 2]; the last axis is (cos, sin), scaled by the attention
-        factor of yarn and longrope.
+        float32 [context + more, rotary_dim / 2, 2]; the last axis is (cos, sin), scaled by the
+        attention factor of yarn and longrope.
 
     Raises:
         ManifestError: The rope scaling lacks one of its parameters.
     """
     radians, factor = frequencies(spec, context), attention_factor(spec, context)
-    table = np.empty((context, len(radians), 2), np.float32)
+    table = np.zeros((context + more, len(radians), 2), np.float32)
     for first in range(0, context, POSITIONS):
-        part = table[first : first + POSITIONS]
+        part = table[first : min(first + POSITIONS, context)]
         angles = np.arange(first, first + len(part), dtype=np.float64)[:, None] * radians
         part[..., 0] = np.cos(angles) * factor
         part[..., 1] = np.sin(angles) * factor
     return table
 
 
-def rope_bytes(spec: RopeSpec, context: int) -> int:
+def rope_rows(spec: RopeSpec, context: int, positions: npt.NDArray[np.int64]) -> F32:
+    """Return the cosines and sines of rows with three positions each, like those of `rope_table`.
+
+    Args:
+        spec: One of `Graph.ropes`.
+        context: Number of positions of the table.
+        positions: Positions in time, height and width, [rows, 3].
+    """
+    radians, factor = frequencies(spec, context), attention_factor(spec, context)
+    angles = positions[:, axes_of_pairs(spec)] * radians
+    rows = np.stack([np.cos(angles) * factor, np.sin(angles) * factor], axis=-1)
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def axes_of_pairs(spec: RopeSpec) -> npt.NDArray[np.int64]:
+    """Return which position rotates each pair: 0 for time, 1 for height, 2 for width.
+
+    Sections that alternate take every third pair each until they are full; time takes the rest.
+    """
+    axes = np.zeros(spec.rotary_dim // 2, np.int64)
+    if spec.sections is None:
+        return axes
+    first = 0
+    for axis, count in enumerate(spec.sections[:3]):
+        if spec.sections_alternate:
+            axes[axis : 3 * count : 3] = axis
+        else:
+            axes[first : first + count] = axis
+            first += count
+    return axes
+
+
+def rope_bytes(spec: RopeSpec, context: int, more: int = 0) -> int:
     """Return the bytes of `rope_table` without computing it.
 
     Raises:
         ManifestError: The rope scaling lacks one of its parameters.
     """
     attention_factor(spec, context)
-    return 2 * 4 * context * len(frequencies(spec, context))
+    return 2 * 4 * (context + more) * len(frequencies(spec, context))
 
 
 def frequencies(spec: RopeSpec, context: int) -> F64:

@@ -12,8 +12,10 @@ from rdrr_manifests.graph import RopeSpec
 from rdrr_runtime.phases.attention import rope_tables as rope
 from rdrr_runtime.phases.attention.rope_tables import (
     attention_factor,
+    axes_of_pairs,
     frequencies,
     rope_bytes,
+    rope_rows,
     rope_table,
 )
 from transformers import LlamaConfig
@@ -114,3 +116,20 @@ def test_a_scaling_without_its_parameters_is_refused() -> None:
     spec = RopeSpec(theta=1e4, head_dim=8, rotary_dim=8, scaling="llama3", factor=8.0)
     with pytest.raises(ManifestError, match="low_freq_factor"):
         frequencies(spec, 64)
+
+
+def test_sections_rotate_pairs_by_time_height_and_width() -> None:
+    spec = RopeSpec(theta=10000.0, head_dim=16, rotary_dim=16, sections=(3, 3, 2))
+    assert axes_of_pairs(spec).tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    alternating = replace(spec, sections=(4, 2, 2), sections_alternate=True)
+    assert axes_of_pairs(alternating).tolist() == [0, 1, 2, 0, 1, 2, 0, 0]
+    assert axes_of_pairs(replace(spec, sections=None)).tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_rows_of_three_equal_positions_are_those_of_the_table(alternate: bool) -> None:
+    spec = RopeSpec(theta=10000.0, head_dim=16, rotary_dim=16, sections=(4, 2, 2))
+    spec = replace(spec, sections_alternate=alternate)
+    rows = rope_rows(spec, 32, np.repeat(np.arange(32)[:, None], 3, axis=1))
+    assert np.array_equal(rows, rope_table(spec, 32))
+    assert not rope_table(spec, 32, 2)[32:].any()

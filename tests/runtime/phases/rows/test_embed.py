@@ -10,6 +10,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.rows.embed import embed
+from rdrr_runtime.phases.rows.inject import inject
 from rdrr_runtime.phases.rows.interpolate import interpolate
 from rdrr_runtime.phases.rows.position_embed import position_embed
 from rdrr_runtime.phases.weights.formats import FORMATS
@@ -111,3 +112,15 @@ def test_column_major_unquantized_values_are_refused(bench, rng) -> None:
     table = upload_weight(bench.arena, DTYPES["F16"], Layout.COLUMN, (64, 32), raw, "table")
     with pytest.raises(FormatError, match="column-major"):
         embed(bench.context(1), table, bench.poisoned(1, 32), label="t")
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_only_rows_of_images_take_features(bench, rng, adds) -> None:
+    values, features = normal(rng, 4, 100), normal(rng, 4, 100)
+    x, tokens = bench.upload(values), [49, 50, 0, 77]
+    ctx = bench.context(4, tokens=tokens)
+    phases = inject(ctx, x, bench.upload(features), width=100, first=50, adds=adds, label="t")
+    bench.run(phases, 4)
+    taken = features + values if adds else features
+    expected = np.where(np.array(tokens)[:, None] < 50, values, taken)
+    assert np.array_equal(bench.download(x, 4, 100), expected)

@@ -1,0 +1,103 @@
+"""The inputs of passes over images: features of their rows, and rotations by three positions.
+
+A pass needs no more of an image than what stands in its rows. So the host writes the features of
+the rows of a pass before it runs, as it writes their tokens. A row with three positions is rotated
+by a row of its own of the rope tables: they have a further row for each row of a pass behind those
+of the context, and its position in the step names it. Kernels of rope know of neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import Device
+from rdrr_manifests.graph import RopeSpec
+from rdrr_manifests.graph.ops import Embed, Graph
+
+from rdrr_runtime.images.rows import PassImages, SeenImages
+from rdrr_runtime.phases.attention.rope_tables import rope_rows
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ImageInputs:
+    """The buffers of the features of a pass, and the rope tables of its plan.
+
+    Attributes:
+        images: The images that the model has seen.
+        values: The values of the graph that take features, see `Graph.values_of_images`.
+        features: Buffer for each of them, f32 [rows, width].
+        width: Elements of a row of features in GPU memory, zeros behind the hidden size.
+        ropes: The rotary embeddings and their tables.
+        context: Rows of these tables before the ones for the rows of a pass.
+    """
+
+    images: SeenImages
+    values: tuple[str, ...]
+    features: tuple[BufferSlice, ...]
+    width: int
+    ropes: tuple[tuple[RopeSpec, BufferSlice], ...]
+    context: int
+
+    @property
+    def first(self) -> int:
+        """The token from which on tokens are those of images."""
+        return self.images.first
+
+    @property
+    def buffers(self) -> Mapping[str, BufferSlice]:
+        """The buffer of the features of each value."""
+        return dict(zip(self.values, self.features, strict=True))
+
+    @staticmethod
+    def allocate(
+        arena: Arena,
+        graph: Graph,
+        images: SeenImages,
+        ropes: Sequence[BufferSlice],
+        rows: int,
+        context: int,
+    ) -> ImageInputs:
+        """Return the inputs of passes of up to `rows` rows.
+
+        Args:
+            arena: Owner of the buffers.
+            graph: The graph, whose widths may be padded.
+            images: The images that the model has seen.
+            ropes: The rope tables, with a row for each position of the context and each of `rows`.
+            rows: Most rows of a pass.
+            context: Positions of the rope tables.
+        """
+        table = graph.ops[0]
+        assert isinstance(table, Embed), "models that see embed tokens first"
+        width, values = table.weight.shape[-1], graph.values_of_images(images.taps)
+        buffers = tuple(arena.empty(f"images.{value}", 4 * rows * width) for value in values)
+        pairs = tuple(zip(graph.ropes, ropes, strict=True))
+        return ImageInputs(images, values, buffers, width, pairs, context)
+
+    def write(self, device: Device, rows: PassImages, first: int = 0) -> I64:
+        """Upload what rows of a pass need, and return the position of each in the rope tables.
+
+        Args:
+            device: The device.
+            rows: The rows.
+            first: Number of the first of them in the pass.
+        """
+        width, count = self.width, len(rows.is_image)
+        if rows.is_image.any():
+            for buffer, values in zip(self.features, rows.features, strict=True):
+                padded = np.pad(values, ((0, 0), (0, width - values.shape[1])))
+                part = buffer.range(4 * width * first, 4 * width * count)
+                device.write(part, np.ascontiguousarray(padded))
+        for spec, table in self.ropes:
+            row = 4 * spec.rotary_dim
+            part = table.range(row * (self.context + first), row * count)
+            device.write(part, rope_rows(spec, self.context, rows.positions))
+        beyond = self.context + first + np.arange(count, dtype=np.int64)
+        return np.where(rows.is_image, beyond, rows.positions[:, 0])

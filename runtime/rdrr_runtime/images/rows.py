@@ -1,0 +1,215 @@
+"""The tokens of images in a sequence: ids behind the vocabulary, whose rows are features.
+
+An image extends the vocabulary: each of its tokens gets an id of its own behind the ids of text. So
+sequences are lists of ids whether they have images or not, and two of them have the same beginning
+exactly if their texts and their images are the same. Features are known by their content, so an
+image that was seen before has the ids that it had then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import GenerationError
+from rdrr_manifests.graph.ops import Embed
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.images.tower import ImageFeatures
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+MOST_BYTES = 1 << 30
+"""Bytes of features kept for later prompts: 16 images of 1,024 tokens for a model of 8B."""
+
+
+@dataclass(frozen=True)
+class SeenImage:
+    """An image with the ids of its tokens, which follow each other.
+
+    Attributes:
+        first: Id of its first token.
+        features: What stands in place of its tokens.
+    """
+
+    first: int
+    features: ImageFeatures
+
+    @property
+    def ids(self) -> range:
+        """The ids of its tokens."""
+        return range(self.first, self.first + len(self.features.embeddings))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its features."""
+        return self.features.embeddings.nbytes * (1 + len(self.features.taps))
+
+    @cached_property
+    def places(self) -> I64:
+        """Place of each token in time, height and width, int64 [tokens, 3]."""
+        return np.indices(self.features.grid).reshape(3, -1).T.astype(np.int64)
+
+
+class SeenImages:
+    """The images that a model has seen, by the ids of their tokens.
+
+    Args:
+        first: The id behind those of text.
+        taps: Layers after which features are added, see `ImageFeatures.taps`.
+        width: Hidden size of the text model.
+    """
+
+    def __init__(self, first: int, taps: int, width: int) -> None:
+        self.first, self.taps, self.width = first, taps, width
+        self._next = first
+        self._images: list[SeenImage] = []
+        self._by_content: dict[bytes, SeenImage] = {}
+
+    def add(self, features: ImageFeatures) -> range:
+        """Return the ids of the tokens of an image, the same for the same features."""
+        digest = hashlib.sha256(repr(features.grid).encode())
+        parts = [features.embeddings, *features.taps]
+        for part in parts:
+            digest.update(part.tobytes())
+        key = digest.digest()
+        if key not in self._by_content:
+            image = self._by_content[key] = SeenImage(self._next, features)
+            self._images.append(image)
+            self._next = image.ids.stop
+        return self._by_content[key].ids
+
+    def forget(self, most: int = MOST_BYTES) -> None:
+        """Forget the oldest images until the features of the others take at most so many bytes."""
+        while self._images and sum(image.size for image in self._images) > most:
+            oldest = self._images.pop(0)
+            self._by_content = {k: v for k, v in self._by_content.items() if v is not oldest}
+
+    def knows(self, token: int) -> bool:
+        """Return whether an id is that of a token of an image."""
+        return self._find(token) is not None
+
+    def of(self, token: int) -> SeenImage:
+        """Return the image that a token belongs to.
+
+        Raises:
+            GenerationError: The image is forgotten.
+        """
+        image = self._find(token)
+        if image is None:
+            raise GenerationError("an image of the prompt is forgotten", hint="ask again")
+        return image
+
+    def _find(self, token: int) -> SeenImage | None:
+        at = bisect_right(self._images, token, key=lambda image: image.first)
+        image = self._images[at - 1] if at else None
+        return image if image is not None and token in image.ids else None
+
+    def features(self, ids: Sequence[int]) -> F32:
+        """Return the features of rows, float32 [1 + taps, rows, width]; zeros for text."""
+        rows = np.zeros((1 + self.taps, len(ids), self.width), np.float32)
+        for at, count, image, start in self.runs(ids):
+            features = image.features
+            for part, values in zip(rows, (features.embeddings, *features.taps), strict=True):
+                part[at : at + count] = values[start : start + count]
+        return rows
+
+    def runs(self, ids: Sequence[int]) -> list[tuple[int, int, SeenImage, int]]:
+        """Return the parts of images among rows: row, count, image, and its first token there."""
+        runs, at = list[tuple[int, int, SeenImage, int]](), 0
+        for index in np.flatnonzero(np.asarray(ids) >= self.first).tolist():
+            if index < at:
+                continue
+            image = self.of(ids[index])
+            start = ids[index] - image.first
+            same = (token == ids[index] + more for more, token in enumerate(ids[index:]))
+            most = min(len(image.ids) - start, len(ids) - index)
+            count = next((more for more, is_next in enumerate(same) if not is_next), most)
+            at = index + min(count, most)
+            runs.append((index, at - index, image, start))
+        return runs
+
+
+@dataclass(frozen=True)
+class PassImages:
+    """What a pass over rows of images and of text needs besides their ids.
+
+    Attributes:
+        is_image: Whether a row is a token of an image, [rows].
+        features: Features of each row, float32 [1 + taps, rows, width]; zeros for text.
+        positions: Positions of each row in time, height and width, int64 [rows, 3].
+    """
+
+    is_image: npt.NDArray[np.bool_]
+    features: F32
+    positions: I64
+
+
+@dataclass
+class SequencePositions:
+    """The positions of the tokens of a sequence, which images make differ from their slots.
+
+    A token of an image has three positions, in time, height and width, which count from that of its
+    first token. The text behind it goes on after the largest of them.
+
+    Attributes:
+        images: The images.
+        marks: For each image of the sequence, the slot behind it, and by how much positions fall
+            behind slots from there on.
+    """
+
+    images: SeenImages
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def of(self, ids: Sequence[int], base: int) -> I64:
+        """Return the positions of ids from slot `base` on, int64 [ids, 3].
+
+        What the sequence had in these slots before is forgotten.
+        """
+        self.rewind(base)
+        behind = self.marks[-1][1] if self.marks else 0
+        slots = np.arange(base, base + len(ids), dtype=np.int64)
+        positions = np.repeat(slots[:, None] - behind, 3, axis=1)
+        for at, count, image, start in self.images.runs(ids):
+            first = base + at - start - behind
+            end = at + count
+            positions[at:end] = first + image.places[start : start + count]
+            if start + count == len(image.ids):
+                behind = base + end - (first + max(image.features.grid[1:]))
+                self.marks.append((base + end, behind))
+                positions[end:] = slots[end:, None] - behind
+        return positions
+
+    def of_pass(self, ids: Sequence[int], base: int) -> PassImages | None:
+        """Return what a pass over ids needs; None if slots are positions and no row is an image."""
+        self.rewind(base)
+        is_image = np.asarray(ids) >= self.images.first
+        if not self.marks and not is_image.any():
+            return None
+        return PassImages(is_image, self.images.features(ids), self.of(ids, base))
+
+    def rewind(self, base: int) -> None:
+        """Forget what the sequence has from a slot on."""
+        while self.marks and self.marks[-1][0] > base:
+            self.marks.pop()
+
+    def copy_from(self, other: SequencePositions, slots: int) -> None:
+        """Take the first slots of another sequence in place of those of this one."""
+        self.marks = list(other.marks)
+        self.rewind(slots)
+
+
+def seen_images(package: Package) -> SeenImages | None:
+    """Return the images that a loaded package has seen, none so far; None if it sees none."""
+    vision, table = package.manifest.vision, package.graph.ops[0]
+    if vision is None or not isinstance(table, Embed):
+        return None
+    rows = max(package.graph.vocab_size, table.weight.shape[0])
+    return SeenImages(rows, len(vision.taps), package.graph.hidden_size)

@@ -1,0 +1,228 @@
+"""A package of Qwen3-VL answers messages with images as transformers does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import rdrr
+import torch
+from rdrr._chat import Conversation
+from rdrr._sight import content_with_images
+from rdrr.serve.worker import Worker
+from rdrr_format.errors import GenerationError, StoreError, UsageError
+from rdrr_runtime.images.rows import SeenImages
+from support.checkpoints import make_multimodal
+from support.commands import rdrr as command
+from support.image_prompts import (
+    PICTURES,
+    QWEN_TEMPLATE,
+    SEEN,
+    TOKENS,
+    expected_ids,
+    judge,
+    png,
+    text,
+    tokenizer,
+    user,
+)
+from support.images import QWEN
+from support.seeds import generator_of
+from support.serving import serving
+
+SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
+COUNT = 12
+
+
+class Seeing:
+    """A random Qwen3-VL in transformers, and its package."""
+
+    def __init__(self, folder: Path, rng: np.random.Generator) -> None:
+        self.folder, words = folder, tokenizer("qwen")
+        added = {entry["content"]: entry["id"] for entry in words["added_tokens"]}
+        size = -(-(max(added.values()) + 1) // 8) * 8
+        tower = {"deepstack_visual_indexes": [0], "num_position_embeddings": 49}
+        self.model = make_multimodal("qwen3_vl", rng, tower, rope_scaling=SECTIONS, vocab_size=size)
+        self.model.config.image_token_id = added[TOKENS["qwen"][1]]
+        self.model.save_pretrained(folder / "s")
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+        (folder / "s" / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
+        (folder / "s" / "tokenizer_config.json").write_text(
+            json.dumps({**settings, "chat_template": QWEN_TEMPLATE}),
+            encoding="utf-8",
+        )
+        size = {"shortest_edge": QWEN.min_pixels, "longest_edge": QWEN.max_pixels}
+        (folder / "s" / "preprocessor_config.json").write_text(
+            json.dumps(
+                {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16, "size": size}
+            ),
+            encoding="utf-8",
+        )
+        rdrr.convert(folder / "s", folder / "package", quantize="f32", vision_quantize="f32")
+
+    def expected(self, messages: list[dict[str, Any]], answer: list[int]) -> np.ndarray:
+        """Return the logits of transformers for each token of an answer."""
+        ids = torch.tensor([[*expected_ids(self.folder, messages), *answer]])
+        images = judge(self.folder).image_processor(images=list(PICTURES), return_tensors="pt")
+        with torch.no_grad():
+            output = self.model(
+                ids,
+                pixel_values=images["pixel_values"],
+                image_grid_thw=images["image_grid_thw"],
+                mm_token_type_ids=(ids == self.model.config.image_token_id).int(),
+                use_cache=False,
+            )
+        return output.logits[0, -len(answer) - 1 : -1].numpy()
+
+
+@pytest.fixture(scope="module")
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(tmp_path_factory.mktemp("seeing"), generator_of(request))
+
+
+@pytest.fixture(scope="module")
+def model(seeing: Seeing) -> Iterator[rdrr.Model]:
+    with rdrr.load(seeing.folder / "package", backend="cpu", context=256) as loaded:
+        yield loaded
+
+
+def shortfall(logits: np.ndarray, answer: list[int]) -> float:
+    """Return by how much the tokens of an answer are less probable than the best, at most."""
+    chosen = np.take_along_axis(logits, np.array(answer)[:, None], 1)[:, 0]
+    return float((logits.max(axis=1) - chosen).max() / np.abs(logits).max())
+
+
+def test_two_images_and_a_second_turn_are_answered_as_by_transformers(seeing, model):
+    first = model.chat([SEEN], max_tokens=COUNT)
+    first.read()
+    assert shortfall(seeing.expected([SEEN], first.token_ids), first.token_ids) <= 2e-4
+    turns = [SEEN, {"role": "assistant", "content": "user"}, user(text("a b?"))]
+    second = model.chat(turns, max_tokens=COUNT)
+    second.read()
+    assert shortfall(seeing.expected(turns, second.token_ids), second.token_ids) <= 2e-4
+
+
+def test_an_image_is_encoded_once_and_the_prompt_before_a_turn_is_not_run_again(model, monkeypatch):
+    model.chat([SEEN], max_tokens=2).read()
+    monkeypatch.setattr(SeenImages, "add", None)  # a second encoding would fail
+    again = model.chat([SEEN], max_tokens=2)
+    again.read()
+    assert again.stats.cached_tokens == len(again.prompt_ids) - 1
+
+
+def test_other_images_of_the_same_size_share_no_prompt_behind_their_place(model):
+    def prompt_of(url: str) -> list[int]:
+        part = {"type": "image_url", "image_url": {"url": url}}
+        return model.chat([user(text("a"), part, text("b"))], max_tokens=1).prompt_ids
+
+    urls = [part["image_url"]["url"] for part in SEEN["content"] if part["type"] == "image_url"]
+    assert prompt_of(urls[0]) == prompt_of(urls[0])
+    assert prompt_of(urls[0]) != prompt_of(urls[1])
+
+
+def test_penalties_and_sampling_leave_the_tokens_of_images_out(model):
+    options = {"repeat_penalty": 1.3, "temperature": 0.8, "seed": 1, "max_tokens": 4}
+    answer = model.chat([SEEN], **options)
+    answer.read()
+    assert len(answer.token_ids) in range(1, 5)
+
+
+def test_a_prompt_that_ends_with_an_image_or_shifts_is_refused(model):
+    ids = model.chat([SEEN], max_tokens=1).prompt_ids
+    with pytest.raises(GenerationError, match="ends with an image"):
+        model.generate([1, max(ids)])
+    with pytest.raises(GenerationError, match="does not shift"):
+        model.chat([SEEN], context_shift=4)
+    with pytest.raises(GenerationError, match="outside the vocabulary"):
+        model.generate([1, max(ids) + 1000, 2])
+
+
+def test_a_session_continues_a_prompt_with_images_and_is_not_saved(model, tmp_path):
+    asked = model.chat([SEEN], max_tokens=3)
+    asked.read()
+    session = model.session(asked.prompt_ids)
+    answer = session.generate(max_tokens=3)
+    answer.read()
+    assert answer.token_ids == asked.token_ids
+    with pytest.raises(UsageError, match="images cannot be saved"):
+        session.save(tmp_path / "a.session")
+    session = model.session("a")
+    session.save(tmp_path / "a.session")
+
+
+def test_a_command_shows_images_in_their_places(seeing, model, tmp_path):
+    files = []
+    for number, picture in enumerate(PICTURES):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(png(picture))
+    flags = [flag for file in files for flag in ("--image", str(file))]
+    prompt = "a <image>\nb<image>?"
+    package = str(seeing.folder / "package")
+    options = ["-n", 6, "--backend", "cpu", "--context", 256, "--json"]
+    ran = command("generate", package, *flags, "-p", prompt, *options)
+    answer = model.chat([SEEN], max_tokens=6)
+    answer.read()
+    assert ran.json()["token_ids"] == answer.token_ids
+
+
+def test_a_conversation_keeps_its_images(model, tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(png(PICTURES[0]))
+    talk = Conversation(model)
+    talk.show(file)
+    first = talk.ask("what?", max_tokens=3)
+    talk.answered(first.read(), first.token_ids)
+    second = talk.ask("and?", max_tokens=3)
+    assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+    talk.save(tmp_path / "talk.json")
+    again = Conversation(model)
+    again.load(tmp_path / "talk.json")
+    assert again.messages == talk.messages
+    with pytest.raises(StoreError, match="no such image"):
+        talk.show(tmp_path / "b.png")
+
+
+def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
+    worker = Worker(
+        lambda: rdrr.load(seeing.folder / "package", backend="wgpu", context=256),
+        slots=2,
+        queue=2,
+    )
+    worker.start()
+    try:
+        with (
+            serving(worker) as running,
+            openai.OpenAI(
+                base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none", max_retries=0
+            ) as client,
+        ):
+            name = client.models.list().data[0].id
+            first, again = (
+                client.chat.completions.create(
+                    model=name, messages=[SEEN], max_tokens=3, temperature=0, logprobs=True
+                )
+                for _ in range(2)
+            )
+    finally:
+        worker.stop(60)
+    assert first.usage.prompt_tokens == len(expected_ids(seeing.folder, [SEEN]))
+    assert first.choices[0].logprobs == again.choices[0].logprobs
+
+
+def test_images_come_where_the_text_says_so_or_before_it():
+    image = [{"type": "image_url", "image_url": {"url": name}} for name in "xy"]
+    assert content_with_images("a", []) == "a"
+    assert content_with_images("a", ["x", "y"]) == [*image, text("a")]
+    assert content_with_images("a<image>b<image>", "xy") == [
+        text("a"),
+        image[0],
+        text("b"),
+        image[1],
+    ]
+    with pytest.raises(UsageError, match="expected 2 times <image>, or none, found 1"):
+        content_with_images("a<image>", "xy")

@@ -1,0 +1,194 @@
+"""Prompts with images compute what Qwen3-VL computes in transformers, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rdrr_converter.convert import convert
+from rdrr_format.errors import GenerationError
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.backend import Row
+from rdrr_runtime.compile.choice.hints import resolve
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.images.patches import ImagePatches
+from rdrr_runtime.images.rows import SeenImages
+from rdrr_runtime.images.tower import ImageFeatures
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.reference.tower import CpuTower
+from support.checkpoints import make_multimodal
+from support.comparison import relative_error
+from support.seeds import generator_of
+from support.tiny_models import VOCAB
+
+SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
+TOWER = {"depth": 2, "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 1]}
+WIDTH = 3 * 2 * 16 * 16
+CONTEXT = 320
+CPU, GPU = 1e-4, 1e-3
+Part = list[int] | ImagePatches
+
+
+class Seeing:
+    """A random model of transformers, its package, and prompts for both."""
+
+    def __init__(self, folder: Path, rng: np.random.Generator) -> None:
+        self.model = make_multimodal(
+            "qwen3_vl", rng, TOWER, rope_scaling=SECTIONS, num_hidden_layers=3
+        )
+        self.model.save_pretrained(folder / "model")
+        convert(folder / "model", folder / "out", quantize="f32", vision_quantize="f32")
+        self.package: Package = open_package(folder / "out")
+        self.tower, self.rng = CpuTower(self.package), rng
+
+    def text(self, count: int) -> list[int]:
+        return self.rng.integers(0, VOCAB, count).tolist()
+
+    def image(self, *grid: int) -> ImagePatches:
+        count = int(np.prod(grid))
+        values = self.rng.standard_normal((count, WIDTH)).astype(np.float32)
+        return ImagePatches(values, (1, *grid))
+
+    def ids(self, images: SeenImages, parts: Sequence[Part]) -> list[int]:
+        """Return the ids of a prompt of rdrr."""
+        return [
+            token
+            for part in parts
+            for token in (part if isinstance(part, list) else images.add(self.tower.encode(part)))
+        ]
+
+    def expected(self, parts: Sequence[Part]) -> np.ndarray:
+        """Return the logits of transformers after each token."""
+        images = [part for part in parts if isinstance(part, ImagePatches)]
+        said = {token for part in parts if isinstance(part, list) for token in part}
+        # The token of images in transformers is one that the text does not have.
+        shown = self.model.config.image_token_id = min({*range(VOCAB)} - said)
+        ids = [
+            token
+            for part in parts
+            for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
+        ]
+        inputs = torch.tensor([ids])
+        with torch.no_grad():
+            output = self.model(
+                inputs,
+                pixel_values=torch.from_numpy(np.concatenate([x.patches for x in images])),
+                image_grid_thw=torch.tensor([image.grid for image in images]),
+                mm_token_type_ids=(inputs == shown).int(),
+                use_cache=False,
+            )
+        return output.logits[0].numpy()
+
+
+@pytest.fixture(scope="module")
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(tmp_path_factory.mktemp("seeing"), generator_of(request))
+
+
+@pytest.fixture(scope="module", params=["cpu", "wgpu"])
+def backend(request: pytest.FixtureRequest, seeing: Seeing) -> Iterator[CpuBackend | GpuBackend]:
+    if request.param == "cpu":
+        yield CpuBackend(seeing.package, context=CONTEXT)
+        return
+    policy = resolve({"run flag": {"computePrecision": "f32"}})
+    opened = GpuBackend(seeing.package, context=CONTEXT, kv_dtype="f32", policy=policy)
+    yield opened
+    opened.close()
+
+
+def tolerance(backend: CpuBackend | GpuBackend) -> float:
+    return CPU if isinstance(backend, CpuBackend) else GPU
+
+
+def test_two_images_in_a_prompt_give_the_logits_and_ids_of_transformers(seeing, backend):
+    parts = [
+        seeing.text(3),
+        seeing.image(6, 10),
+        seeing.text(5),
+        seeing.image(4, 4),
+        seeing.text(4),
+    ]
+    ids = seeing.ids(backend.images, parts)
+    logits = backend.logits(ids, 0)
+    assert relative_error(logits[0], seeing.expected(parts)[-1]) <= tolerance(backend)
+    answer = backend.greedy(ids, 0, 24)
+    expected = seeing.expected([*parts, answer])[len(ids) - 1 : -1]
+    ours = np.take_along_axis(expected, np.array(answer)[:, None], 1)[:, 0]
+    margin = expected.max(axis=1) - ours  # 0 but where two tokens are as probable
+    assert margin.max() <= 2 * tolerance(backend) * np.abs(expected).max()
+
+
+def test_an_image_behind_much_text_and_a_second_turn_go_on_where_they_should(seeing, backend):
+    first = [seeing.text(200), seeing.image(2, 8), seeing.text(3)]
+    ids = seeing.ids(backend.images, first)
+    expected = seeing.expected(first)[-1]
+    assert relative_error(backend.logits(ids, 0)[0], expected) <= tolerance(backend)
+    turn = [*first, seeing.text(6), seeing.image(6, 4), seeing.text(2)]
+    more = seeing.ids(backend.images, turn)[len(ids) :]
+    logits = backend.logits(more, len(ids))
+    assert relative_error(logits[0], seeing.expected(turn)[-1]) <= tolerance(backend)
+
+
+def test_a_prompt_that_is_cut_within_an_image_gives_the_same_logits(seeing, backend):
+    parts = [seeing.text(3), seeing.image(6, 10), seeing.text(4)]
+    ids = seeing.ids(backend.images, parts)
+    for cut in (5, 10):
+        backend.fill(ids[:cut], 0)
+        logits = backend.logits(ids[cut:], cut)
+        assert relative_error(logits[0], seeing.expected(parts)[-1]) <= tolerance(backend)
+
+
+def test_text_after_an_image_was_taken_back_is_text_alone(seeing, backend):
+    before, text = seeing.text(3), seeing.text(5)
+    alone = backend.logits([*before, *text], 0)
+    backend.logits(seeing.ids(backend.images, [before, seeing.image(4, 4), text]), 0)
+    assert relative_error(backend.logits(text, len(before)), alone) <= tolerance(backend)
+
+
+def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
+    long = [seeing.text(40), seeing.image(6, 10), seeing.text(3)]
+    short = [[seeing.text(2), seeing.image(4, 4), seeing.text(count)] for count in (3, 6)]
+    batch, count = backend.batch(4, CONTEXT), 4
+    prompts = [seeing.ids(backend.images, parts) for parts in (long, *short)]
+    batch.fill(
+        [
+            Row(token, sequence, slot)
+            for sequence, ids in enumerate(prompts)
+            for slot, token in enumerate(ids[:-1])
+        ]
+    )
+    last = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(prompts)]
+    batch.copy(0, 3, len(prompts[0]) - 1)
+    last.append(Row(last[0].token, 3, last[0].slot))
+    alone = [backend.greedy(ids, 0, count) for ids in prompts]
+    assert batch.greedy(last, count) == [*alone, alone[0]]
+
+
+def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
+    image, text = seeing.image(6, 10), seeing.text(4)
+    turned = ImagePatches(image.patches, (1, 10, 6))
+    ids = seeing.ids(backend.images, [text, turned, text])
+    expected = seeing.expected([text, image, text])[-1]
+    assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
+
+
+def features(value: float, grid: tuple[int, int, int] = (1, 2, 2)) -> ImageFeatures:
+    rows = np.full((int(np.prod(grid)), 8), value, np.float32)
+    return ImageFeatures(rows, (), grid)
+
+
+def test_the_same_features_have_the_same_ids_and_others_have_others():
+    images = SeenImages(100, 0, 8)
+    first = images.add(features(1.0))
+    assert images.add(features(1.0)) == first == range(100, 104)
+    assert images.add(features(2.0)) == range(104, 108)
+    assert images.add(features(1.0, (1, 1, 4))) == range(108, 112)
+    assert [images.knows(token) for token in (99, 100, 111, 112)] == [False, True, True, False]
+    images.forget(features(1.0).embeddings.nbytes)
+    assert [images.knows(token) for token in (100, 104, 108, 111)] == [False, False, True, True]
+    with pytest.raises(GenerationError, match="is forgotten"):
+        images.features([5, 104])
+    assert images.add(features(1.0)) == range(112, 116)
