@@ -100,23 +100,29 @@ def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
             assert float(row @ wanted) > 0.998
 
 
-@pytest.mark.parametrize(("backend", "bound"), [("cpu", 1e-4), ("wgpu", 1e-3)])
-def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bound, rng, tmp_path):
+def bidirectional(rng, folder):
+    """Convert a model whose tokens see later ones; return it and its linear layers."""
     tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("sliding_window_pattern", 2)))
     options = {"num_hidden_layers": 3, "use_bidirectional_attention": True}
     model = make_model(tiny, rng, max_position_embeddings=1024, **options)
-    model.model.save_pretrained(tmp_path / "source")
-    write_tokenizer(tmp_path / "source")
+    model.model.save_pretrained(folder / "source")
+    write_tokenizer(folder / "source")
     layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))]
-    biases = [rng.normal(0, 0.1, 320), None]
-    add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=biases)
-    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    linear = {"layers": layers, "biases": [rng.normal(0, 0.1, 320), None]}
+    add_modules(folder / "source", 256, "mean", **linear)
+    convert(folder / "source", folder / "package", quantize="f32")
+    return model, linear
+
+
+@pytest.mark.parametrize(("backend", "bound"), [("cpu", 1e-4), ("wgpu", 1e-3)])
+def test_bidirectional_attention_sees_later_tokens_within_the_window(backend, bound, rng, tmp_path):
+    model, linear = bidirectional(rng, tmp_path)
     hints = {"computePrecision": "f32"} if backend == "wgpu" else {}
     with rdrr.load(tmp_path / "package", backend=backend, kernel_hints=hints) as loaded:
         vectors = loaded.embed(TEXTS)
         for text, row in zip(TEXTS, vectors, strict=True):
             states = hidden_states(model, loaded.encode(text))
-            wanted = expected_embedding(states, "mean", layers=layers, biases=biases)
+            wanted = expected_embedding(states, "mean", **linear)
             assert row.shape == (96,)
             assert np.abs(row - wanted).max() <= bound * np.abs(wanted).max()
         with pytest.raises(ManifestError, match="no causal attention"):
@@ -159,15 +165,7 @@ def test_an_exported_embedding_model_gives_the_same_embeddings(pooling, options,
 def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path):
     from transformers import AutoModel
 
-    tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("sliding_window_pattern", 2)))
-    options = {"num_hidden_layers": 3, "use_bidirectional_attention": True}
-    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
-    model.model.save_pretrained(tmp_path / "source")
-    write_tokenizer(tmp_path / "source")
-    layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))]
-    biases = [rng.normal(0, 0.1, 320), None]
-    add_modules(tmp_path / "source", 256, "mean", layers=layers, biases=biases)
-    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    model, _ = bidirectional(rng, tmp_path)
     rdrr.export(tmp_path / "package", tmp_path / "out", lossless=True)
     convert(tmp_path / "out", tmp_path / "again", quantize="f32")
     assert described(tmp_path / "again") == described(tmp_path / "package")

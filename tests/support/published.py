@@ -9,6 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+_EXAONE_ROPE = {
+    "factor": 16.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
 
 _GLM = {
     "attention_bias": True,
@@ -243,13 +250,7 @@ MORE_PUBLISHED: Mapping[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-05,
-        "rope_scaling": {
-            "factor": 16.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
+        "rope_scaling": _EXAONE_ROPE,
         "rope_theta": 1000000,
         "sliding_window": 4096,
         "sliding_window_pattern": "LLLG",
@@ -269,13 +270,7 @@ MORE_PUBLISHED: Mapping[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-05,
-        "rope_scaling": {
-            "factor": 16.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
+        "rope_scaling": _EXAONE_ROPE,
         "rope_theta": 1000000,
         "sliding_window": None,
         "sliding_window_pattern": None,

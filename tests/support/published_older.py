@@ -7,6 +7,17 @@ from typing import Any
 
 WITHOUT_ROPE = ("gpt2", "opt-125m", "opt-350m")
 
+_FALCON: dict[str, Any] = {
+    "architectures": ["FalconForCausalLM"],
+    "model_type": "falcon",
+    "alibi": False,
+    "apply_residual_connection_post_layernorm": False,
+    "attention_dropout": 0.0,
+    "bias": False,
+    "bos_token_id": 11,
+    "eos_token_id": 11,
+    "hidden_dropout": 0.0,
+}
 PUBLISHED_OLDER: Mapping[str, dict[str, Any]] = {
     "starcoder2-3b": {
         "architectures": ["Starcoder2ForCausalLM"],
@@ -102,15 +113,7 @@ PUBLISHED_OLDER: Mapping[str, dict[str, Any]] = {
         "vocab_size": 50257,
     },
     "falcon-7b": {
-        "architectures": ["FalconForCausalLM"],
-        "model_type": "falcon",
-        "alibi": False,
-        "apply_residual_connection_post_layernorm": False,
-        "attention_dropout": 0.0,
-        "bias": False,
-        "bos_token_id": 11,
-        "eos_token_id": 11,
-        "hidden_dropout": 0.0,
+        **_FALCON,
         "hidden_size": 4544,
         "initializer_range": 0.02,
         "layer_norm_epsilon": 1e-05,
@@ -154,15 +157,7 @@ PUBLISHED_OLDER: Mapping[str, dict[str, Any]] = {
         "vocab_size": 65024,
     },
     "falcon-40b": {
-        "architectures": ["FalconForCausalLM"],
-        "model_type": "falcon",
-        "alibi": False,
-        "apply_residual_connection_post_layernorm": False,
-        "attention_dropout": 0.0,
-        "bias": False,
-        "bos_token_id": 11,
-        "eos_token_id": 11,
-        "hidden_dropout": 0.0,
+        **_FALCON,
         "hidden_size": 8192,
         "initializer_range": 0.02,
         "layer_norm_epsilon": 1e-05,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -15,7 +14,6 @@ from support.serving import TOOLS_TEMPLATE, Running, serving
 CONTEXT = 320
 
 
-@contextmanager
 def working(package: Path, backend: str) -> Iterator[Worker]:
     started = Worker(
         lambda: rdrr.load(package, backend=backend, context=CONTEXT), slots=2, queue=14
@@ -28,15 +26,13 @@ def working(package: Path, backend: str) -> Iterator[Worker]:
 @pytest.fixture(scope="session")
 def worker(made_package) -> Iterator[Worker]:
     """A worker on the backend `cpu`: what is said over HTTP does not depend on the backend."""
-    with working(made_package, "cpu") as started:
-        yield started
+    yield from working(made_package, "cpu")
 
 
 @pytest.fixture(scope="module")
 def gpu_worker(made_package) -> Iterator[Worker]:
     """A worker on the backend `wgpu`, whose software adapter takes many times as long."""
-    with working(made_package, "wgpu") as started:
-        yield started
+    yield from working(made_package, "wgpu")
 
 
 @pytest.fixture(scope="session")

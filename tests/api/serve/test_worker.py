@@ -66,8 +66,8 @@ def test_jobs_that_run_together_get_the_texts_that_they_get_alone(gpu_worker):
     assert worker.jobs == 0
 
 
-def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(worker):
-    model = worker.model
+def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(gpu_worker):
+    worker, model = gpu_worker, gpu_worker.model  # only a GPU runs ahead of what is read
     first, second = (model.encode(prompt) for prompt in PROMPTS[:2])
     alone, received = job(second)
     worker.submit(alone)

@@ -57,6 +57,12 @@ class Delta(StateOperands):
         return y.flatten(1).numpy(), state.numpy()
 
 
+def in_chunks(bench, spec):
+    matrix, factors = spec.scratch_bytes(MOST_ROWS)
+    scratch = tuple(bench.poisoned(size // 4) for size in (matrix, matrix, factors))
+    return lambda ctx, operands: delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label="t")
+
+
 @pytest.mark.parametrize(("base", "wanted"), [(0, 1), (3, 1), (3, 4)])
 def test_delta_rule_row_by_row_equals_torch(any_bench, rng, base, wanted) -> None:
     check_row_by_row(any_bench, Delta(rng, SPEC, 7), delta_rule, base=base, wanted=wanted)
@@ -72,13 +78,7 @@ def test_delta_rule_keeps_the_states_of_sequences_apart(any_bench, rng, single) 
 @pytest.mark.parametrize("rows", CHUNKED_ROWS)
 @pytest.mark.parametrize("spec", [SPEC, LARGE], ids=["small", "large"])
 def test_delta_rule_in_chunks_equals_torch(bench, rng, spec, rows, base) -> None:
-    matrix, factors = spec.scratch_bytes(MOST_ROWS)
-    scratch = tuple(bench.poisoned(size // 4) for size in (matrix, matrix, factors))
-
-    def phases(ctx, operands):
-        return delta_rule_in_chunks(ctx, operands, scratch, spec=spec, label="t")
-
-    check_chunks(bench, Delta(rng, spec, rows), phases, base=base)
+    check_chunks(bench, Delta(rng, spec, rows), in_chunks(bench, spec), base=base)
 
 
 @pytest.mark.parametrize("broken", ["strength", "decay", "rates"])
@@ -91,13 +91,7 @@ def test_a_gate_of_the_delta_rule_that_is_nan_stays_visible(any_bench, rng, brok
 
 @pytest.mark.parametrize("broken", ["strength", "decay", "rates"])
 def test_a_gate_of_the_delta_rule_that_is_nan_stays_visible_in_chunks(bench, rng, broken) -> None:
-    matrix, factors = SPEC.scratch_bytes(MOST_ROWS)
-    scratch = tuple(bench.poisoned(size // 4) for size in (matrix, matrix, factors))
-
-    def phases(ctx, operands):
-        return delta_rule_in_chunks(ctx, operands, scratch, spec=SPEC, label="t")
-
-    check_nan_stays_visible(bench, Delta(rng, SPEC, CHUNK + 9), phases, name=broken)
+    check_nan_stays_visible(bench, Delta(rng, SPEC, CHUNK + 9), in_chunks(bench, SPEC), name=broken)
 
 
 @pytest.mark.parametrize("gated", [False, True])
