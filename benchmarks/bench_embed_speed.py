@@ -54,12 +54,12 @@ def rdrr_runner(folder: Path, implementation: str, adapter: str | None) -> Itera
 
         def embed(texts: Texts) -> F32:
             order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-            rows: dict[int, F32] = {}
+            rows = np.empty((len(texts), model.package.graph.output_size), np.float32)
             with model._engine.lend() as backend:
-                states = backend.hidden([EncodedText(texts[index]) for index in order])
-                for index, hidden in zip(order, states, strict=True):
-                    rows[index] = pooling.pool(hidden, 0)
-            return np.stack([rows[index] for index in range(len(texts))])
+                given = [EncodedText(texts[index]) for index in order]
+                for index, mean in zip(order, backend.means(given, pooling.part()), strict=True):
+                    rows[index] = mean
+            return pooling.finish(rows)
 
         yield embed
 

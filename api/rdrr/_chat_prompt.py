@@ -133,7 +133,7 @@ class ChatPrompt:
 
         if self.images is None:
             return None
-        return ImagePlaces(self.images.processor, self.images.token_counts)
+        return ImagePlaces(self.images.processor, self.images.layouts)
 
     def _answer(self, message: Message) -> list[int]:
         """Return the ids of an answer without its end, which the template writes."""

@@ -59,13 +59,18 @@ class Classification:
                 found=len(classifier.labels),
             )
 
-    def probabilities(self, rows: F32) -> dict[str, float]:
+    @property
+    def part(self) -> slice:
+        """The tokens of a text whose hidden states are averaged."""
+        return self._pooling.part()
+
+    def probabilities(self, mean: F32) -> dict[str, float]:
         """Return the probability of each label of one text, or its logits in a regression.
 
         Args:
-            rows: Hidden states, [tokens, hidden size].
+            mean: Mean of the hidden states of `part`, [hidden size].
         """
-        return self._named(self._pooling.pool(rows))
+        return self._named(self._pooling.finish(mean))
 
     def check_pools(self, *, by_token: bool = False) -> None:
         """Check that a text has labels, or with `by_token` each of its tokens; see `Pooling`."""
@@ -112,9 +117,9 @@ class Classification:
         """Whether its labels are the two answers to a question, which the model is then asked."""
         return self._classifier.labels == ANSWERS and self._classifier.activation == "softmax"
 
-    def score(self, rows: F32) -> float:
+    def score(self, mean: F32) -> float:
         """Return the one score of a text, which is that of the first label."""
-        return self.probabilities(rows)[self._classifier.labels[0]]
+        return self.probabilities(mean)[self._classifier.labels[0]]
 
 
 class MaskHead:

@@ -98,7 +98,9 @@ def _measured(
     with TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
         plain, matrix = Path(name) / "plain", Path(name) / "sensitivity.gguf"
         carried = {key: getattr(options, key) for key in _CARRIED}
-        plain_options = ConvertOptions(quantize="f32", without_draft_head=True, **carried)
+        plain_options = ConvertOptions(
+            quantize="f32", without_draft_head=True, without_vision=True, **carried
+        )
         convert_checkpoint(source, plain, options=plain_options)
         longest = open_package(plain).manifest.architecture.max_seq_len
         window = min(WINDOW, longest)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from rdrr_format.bounded_tokenizer import Encoded
+    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.packing import EncodedText
 
     from rdrr._embedding import Embeddings
     from rdrr._ranking import RankPrompt
@@ -92,13 +94,12 @@ class TextModel(LoadedPackage):
         before = pooling.prompt(prompt)
         encoded = self._encoded([before + text for text in text_list(texts)], truncate)
         skipped = pooling.skipped(before, self.encode, self._codec.tokens_after_text())
-        width = pooling.width or self.package.graph.output_size
-        vectors = np.empty((len(encoded), width), np.float32)
-        for done, (index, states) in enumerate(self._hidden_states(encoded), 1):
-            vectors[index] = pooling.pool(states, skipped)
+        means = np.empty((len(encoded), self.package.graph.output_size), np.float32)
+        for done, (index, mean) in enumerate(self._means(encoded, pooling.part(skipped)), 1):
+            means[index] = mean
             if progress is not None:
                 progress(done, len(encoded))
-        return Embeddings.of(vectors, _truncated(encoded))
+        return Embeddings.of(pooling.finish(means), _truncated(encoded))
 
     def embed_each(
         self,
@@ -152,7 +153,10 @@ class TextModel(LoadedPackage):
 
         head = Classification(self.package)
         head.check_pools()
-        return self._decoded(texts, truncate, lambda _, states: head.probabilities(states))
+        encoded = self._encoded(text_list(texts), truncate)
+        return _in_order(
+            (index, head.probabilities(mean)) for index, mean in self._means(encoded, head.part)
+        )
 
     def classify_tokens(
         self, texts: str | Sequence[str], *, truncate: Truncate = False
@@ -173,22 +177,9 @@ class TextModel(LoadedPackage):
 
         head = Classification(self.package)
         head.check_pools(by_token=True)
-        return self._decoded(
-            texts,
-            truncate,
-            lambda text, states: list(_token_labels(text, head.of_tokens(states))),
-        )
-
-    def _decoded(
-        self,
-        texts: str | Sequence[str],
-        truncate: Truncate,
-        decode: Callable[[Encoded, npt.NDArray[np.float32]], Result],
-    ) -> list[Result]:
-        """Return what `decode` makes of the tokens and the hidden states of each text."""
         encoded = self._encoded(text_list(texts), truncate)
         return _in_order(
-            (index, decode(encoded[index], states))
+            (index, list(_token_labels(encoded[index], head.of_tokens(states))))
             for index, states in self._hidden_states(encoded)
         )
 
@@ -288,7 +279,7 @@ class TextModel(LoadedPackage):
             for tokens in ids:
                 self._check_length(tokens)
         return _in_order(
-            (index, head.score(states)) for index, states in self._hidden_states(encoded)
+            (index, head.score(mean)) for index, mean in self._means(encoded, head.part)
         )
 
     def _encoded(self, texts: Sequence[str | tuple[str, str]], truncate: Truncate) -> list[Encoded]:
@@ -311,7 +302,21 @@ class TextModel(LoadedPackage):
     def _hidden_states(
         self, texts: Sequence[Encoded]
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Yield the index of each text and its hidden states, [tokens, hidden size].
+        """Yield the index of each text and its hidden states, [tokens, hidden size]; see `_run`."""
+        return self._run(texts, lambda backend, given: backend.hidden(given))
+
+    def _means(
+        self, texts: Sequence[Encoded], part: slice
+    ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yield the index of each text and the mean of a part of its hidden states; see `_run`."""
+        return self._run(texts, lambda backend, given: backend.means(given, part))
+
+    def _run(
+        self,
+        texts: Sequence[Encoded],
+        run: Callable[[Backend, Sequence[EncodedText]], Iterator[npt.NDArray[np.float32]]],
+    ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yield the index of each text and its result.
 
         The longest texts come first. The backend is busy until the last text.
 
@@ -328,7 +333,7 @@ class TextModel(LoadedPackage):
             for index in order
         ]
         with self._engine.lend() as backend:
-            for index, states in zip(order, backend.hidden(given), strict=True):
+            for index, states in zip(order, run(backend, given), strict=True):
                 yield index, check_hidden(states)
 
 

@@ -12,16 +12,19 @@ from typing import Any
 
 Step = Mapping[str, Any]
 
-MODELS = ("BPE", "Unigram", "WordLevel")
+MODELS = ("BPE", "Unigram", "WordLevel", "WordPiece")
 UNREAD = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 """Options of a model that browsers do not read."""
 
 KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "normalizer": ("NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace"),
+        "normalizer": (
+            *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace"),
+            "StripAccents",
+        ),
         "pre_tokenizer": (
-            *("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace"),
-            "WhitespaceSplit",
+            *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"),
+            *("Whitespace", "WhitespaceSplit"),
         ),
         "post_processor": (
             *("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing"),
@@ -48,7 +51,8 @@ def _unread(tokenizer: Mapping[str, Any]) -> Iterator[str]:
     model = tokenizer.get("model") or {}
     if (kind := model.get("type", "BPE")) not in MODELS:
         yield f"a model of type {kind}"
-    yield from (f"a model with {option}" for option in UNREAD if model.get(option))
+    read = ("continuing_subword_prefix",) if kind == "WordPiece" else ()
+    yield from (f"a model with {name}" for name in UNREAD if model.get(name) and name not in read)
     for part, known in KNOWN.items():
         for step in _steps(tokenizer.get(part)):
             if step.get("type") not in known:

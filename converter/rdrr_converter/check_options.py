@@ -29,6 +29,12 @@ def check_options(options: PackageOptions) -> None:
             expected="`q4k_layout` column or no `q4k_layout`",
             found=f"`q4k_layout` {options.q4k_layout}",
         )
+    if options.without_vision and options.vision_quantize is not None:
+        raise UsageError(
+            "`vision_quantize` says how to store the vision tower that `without_vision` leaves out",
+            expected="one of the two",
+            found=f"`without_vision` and `vision_quantize` {options.vision_quantize}",
+        )
     _check_limits(options)
     # Tensors are aligned in the stream of all shards. Whoever asks for a larger alignment than the
     # default wants it in the files, which needs shards that begin at multiples of it.
@@ -125,6 +131,7 @@ def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, s
     yield "k_tail", "pad", options.k_tail or "pad"
     yield "compress", "absent", options.compress or "absent"
     yield "hash_algorithm", "sha256", options.hash_algorithm
+    yield "vision_quantize", "absent", options.vision_quantize or "absent"
 
 
 def _contradiction(option: str, expected: str, found: object) -> UsageError:

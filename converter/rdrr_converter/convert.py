@@ -177,7 +177,13 @@ def _convert(
         opened = merge_adapter(opened, adapter, rule.is_stored_transposed)
     options = settle_quantization(options, opened, rule.row_tail)
     keeps_draft_head = not options.without_draft_head and options.profile == "rdrr"
-    model = read_model(opened, rule, options.allow_unread, keeps_draft_head=keeps_draft_head)
+    model = read_model(
+        opened,
+        rule,
+        options.allow_unread,
+        keeps_draft_head=keeps_draft_head,
+        keeps_tower=not options.without_vision and options.profile == "rdrr",
+    )
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     check_importance(options, has_rows=matrix is not None and matrix.has_rows)
     magnitudes = scan(model, max(threads, settings.fetchers), counter)

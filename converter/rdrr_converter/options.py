@@ -171,6 +171,15 @@ class PackageOptions:
         "Leave out the head for multi-token prediction, which can draft tokens for speculative "
         "decoding.",
     )
+    without_vision: bool = option(
+        False, "Leave out the vision tower of a model that sees, and convert its text model only."
+    )
+    vision_quantize: RecipeName | None = option(
+        None,
+        "Quantization of the weights of the vision tower.",
+        choices=tuple(RECIPES),
+        default_text="f16",
+    )
     tensor_types: Mapping[str, str] = option(
         {},
         "Storage type of the tensors whose names match a regular expression; the last match wins.",
@@ -300,6 +309,8 @@ class ConvertKeywords(TypedDict, total=False):
     text: str | Path | None
     plan: str | Path | None
     without_draft_head: bool
+    without_vision: bool
+    vision_quantize: RecipeName | None
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]
     dry_run: bool

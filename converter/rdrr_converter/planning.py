@@ -21,9 +21,9 @@ from rdrr_converter.lost_lines import LineCheck
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.plan import MATMULS, ChosenType, ConversionPlan, PlannedTensor
-from rdrr_converter.reading.matching import ModelTensor
+from rdrr_converter.reading.matching import VISION_GROUP, ModelTensor
 from rdrr_converter.reading.model import SourceModel
-from rdrr_converter.recipes import choose_dtype, choose_tail_dtype, holds
+from rdrr_converter.recipes import RECIPES, choose_dtype, choose_tail_dtype, holds
 from rdrr_converter.source_types import kept_dtype
 
 
@@ -180,6 +180,9 @@ def _choose(
         return override.dtype, f"--tensor-type {override}"
     if chosen is not None:
         return chosen.dtype, chosen.why
+    if first.group == VISION_GROUP:
+        recipe = RECIPES[options.vision_quantize or "f16"]
+        return choose_dtype(recipe, first.role, name, None, 0, tied=False)
     sources = [part.source for part in parts]
     unchanged = kept_dtype(sources, first.role, options, model.source_kind)
     if unchanged is not None:

@@ -25,7 +25,7 @@ from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store, read_bounded
 
 from rdrr_manifests.faults import Fault, ValidationReport, of_severity, shown
-from rdrr_manifests.graph import Graph, derive_mtp
+from rdrr_manifests.graph import Graph, VisionGraph, derive_mtp, derive_vision
 from rdrr_manifests.models import Manifest, Tensor
 from rdrr_manifests.rules.files import FILES
 from rdrr_manifests.validation import OpenedManifest, open_manifest, validate
@@ -89,6 +89,11 @@ class Package(Closing):
             ManifestError: The head is incomplete, or needs ops that this version of rdrr lacks.
         """
         return derive_mtp(self.manifest)
+
+    @cached_property
+    def vision_graph(self) -> VisionGraph | None:
+        """The graph of the vision tower; None if the package has none."""
+        return derive_vision(self.manifest)
 
     @property
     def is_runnable(self) -> bool:

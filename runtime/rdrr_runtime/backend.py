@@ -75,6 +75,15 @@ class Backend(Protocol):
         """
         ...
 
+    def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
+        """Yield the mean of some of the hidden states of each text, f32 [width].
+
+        Args:
+            texts: The texts.
+            part: Which tokens of each text; zeros are yielded for a text that has none of them.
+        """
+        ...
+
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token of each pass, and return `count` new ids.
 

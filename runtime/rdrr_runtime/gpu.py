@@ -135,9 +135,7 @@ class GpuBackend:
                 self._sequence,
                 0 if self.device.info.software else AHEAD,
             )
-            self._hidden = GpuHidden(
-                self._sequence, self._prepared, package.graph.output_size, plan.value_bytes
-            )
+            self._hidden = GpuHidden(plan, self._arena, self._sequence, self._prepared)
             decisions = (*chosen, *plan.decisions())
             build_ahead(plan, self._executor)
             plan.upload()
@@ -174,6 +172,10 @@ class GpuBackend:
     def hidden(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
         """Yield the hidden states of texts that the head would read, see `Backend.hidden`."""
         return self._hidden.read(texts)
+
+    def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
+        """Yield the mean of a part of the hidden states of each text, see `Backend.means`."""
+        return self._hidden.means(texts, part)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each most probable token, and return `count` new ids."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 
@@ -37,6 +38,13 @@ def packs(texts: Sequence[EncodedText], rows: int) -> Iterator[Sequence[EncodedT
         used += len(text)
     if texts:
         yield texts[first:]
+
+
+def mean_of(rows: F32) -> F32:
+    """Return the mean of rows [count, width], [width]; zeros if there are none."""
+    # A product takes a fifth of the time of a mean along the first axis.
+    mean: F32 = np.full(len(rows), 1.0 / max(1, len(rows)), np.float32) @ rows
+    return mean
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,11 @@ class Segments:
         """Return the position of each row in its text."""
         return np.arange(self.ends[-1]) - np.repeat(self.starts, self.lengths)
 
-    def split(self, rows: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
+    def ranges(self, part: slice) -> npt.NDArray[np.uint32]:
+        """Return the first row of a part of each text and the row after its last, [texts, 2]."""
+        ranges = [part.indices(length)[:2] for length in self.lengths.tolist()]
+        return np.asarray(np.add(ranges, self.starts[:, None]), np.uint32)
+
+    def split(self, rows: F32) -> list[F32]:
         """Return the rows of each text."""
         return np.split(rows, self.ends[:-1])

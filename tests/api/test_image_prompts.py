@@ -15,9 +15,10 @@ from rdrr_format.errors import GenerationError, RdrrError, StoreError, UsageErro
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.images.sources import image_content, parse_data_url
 from support import tiny_tokenizers as tiny
-from support.images import GEMMA3, QWEN, drawn_image
+from support.images import GEMMA3, IDEFICS3, QWEN, drawn_image
 from support.scripted_models import write_scripted
 from transformers import AutoTokenizer
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
@@ -34,6 +35,7 @@ GEMMA_TEMPLATE = QWEN_TEMPLATE.replace(
 )
 TOKENS = {
     "qwen": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    "idefics": ("<fake_token_around_image>", "<image>", "<global-img>", "<row_1_col_1>"),
     "gemma": ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
 }
 PICTURES = (drawn_image(133, 58), drawn_image(64, 64))
@@ -55,7 +57,7 @@ def package(folder: Path, kind: str = "qwen", template: str = QWEN_TEMPLATE) -> 
     rdrr.convert(source, folder / "package", quantize="f32")
     file = folder / "package" / "manifest.json"
     manifest = Manifest.model_validate_json(file.read_bytes())
-    recipe = QWEN if kind == "qwen" else GEMMA3
+    recipe = {"qwen": QWEN, "gemma": GEMMA3, "idefics": IDEFICS3}[kind]
     manifest.with_(processor=recipe.model_dump(mode="json")).save(file)
     return folder / "package"
 
@@ -164,6 +166,23 @@ def test_text_around_tokens_of_an_image_is_encoded_with_what_the_recipe_adds(
     image = "\n\n<start_of_image>" + "<image_soft_token>" * 2 + "<end_of_image>\n\n"
     prompt = f"<|end|>user\na\n{image}\nb</s>\n<|end|>assistant\n"
     assert ids == words(prompt, add_special_tokens=False)["input_ids"]
+
+
+def test_tiles_of_an_image_have_the_ids_of_transformers(tmp_path: Path) -> None:
+    template = QWEN_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>")
+    with rdrr.load(package(tmp_path, "idefics", template), backend="cpu") as model:
+        for size in ((90, 150), (56, 40)):
+            rendered = model._render_chat([user(text("a "), image_part(drawn_image(*size)))])
+            image = rendered.images[0]
+            inputs = {"rows": [[image.tiles[0]]], "cols": [[image.tiles[1]]]}
+            judge = Idefics3Processor.__new__(Idefics3Processor)
+            judge.fake_image_token, judge.image_token = "<fake_token_around_image>", "<image>"
+            judge.global_image_tag, judge.image_seq_len = "<global-img>", 4
+            prompt = (
+                f"<|end|>user\na {judge.replace_image_token(inputs, 0)}</s>\n<|end|>assistant\n"
+            )
+            words = AutoTokenizer.from_pretrained(tmp_path / "s")
+            assert rendered.ids == words(prompt, add_special_tokens=False)["input_ids"]
 
 
 def test_images_beyond_the_context_are_refused_with_the_numbers(model: rdrr.Model) -> None:

@@ -103,6 +103,7 @@ def test_a_tensor_that_overflows_f16_is_kept_in_f32(tmp_path, rng):
         ("hash_algorithm", "blake3"),
         ("tensor_types", {"o_proj": "Q8_0"}),
         ("fuse_gate_up", True),
+        ("vision_quantize", "q8_0"),
     ],
 )
 def test_options_that_contradict_the_profile_are_usage_errors(option, value):

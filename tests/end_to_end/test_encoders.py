@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import torch
 from pyarrow import parquet
 from rdrr.evaluate import compare_embeddings
 from rdrr_converter.convert import convert
+from rdrr_device.capabilities import Capabilities
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import (
     ConversionError,
     GenerationError,
@@ -20,7 +23,9 @@ from rdrr_format.errors import (
     SourceError,
     UsageError,
 )
+from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.validation import validate
+from rdrr_runtime.phases.cache.kv_cache import KvCache
 from support.commands import rdrr as run_rdrr
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
 from support.sentence_checkpoints import add_modules, expected_embedding
@@ -263,3 +268,22 @@ def test_what_a_type_costs_is_the_similarity_of_the_embeddings(rng, tmp_path):
         assert compare_embeddings(first, second).least < found["least"]
         with pytest.raises(UsageError, match="cannot be compared"):
             compare_embeddings(first, second, [])
+
+
+def test_layers_share_keys_and_values_where_no_pass_reads_those_of_another(rng, tmp_path):
+    graph = rdrr.open_package(converted(make_encoder("bert", rng), tmp_path)).graph
+    causal = replace(
+        graph,
+        ops=tuple(
+            replace(op, causal=True) if isinstance(op, Attention) else op for op in graph.ops
+        ),
+    )
+    cache, apart = (
+        KvCache.allocate(DryRunArena(Capabilities()), some, 64, "f16") for some in (graph, causal)
+    )
+    assert len(cache.layers) == len(apart.layers) == len(graph.caches) > 1
+    assert (len(set(cache.layers.values())), len(set(apart.layers.values()))) == (
+        1,
+        len(graph.caches),
+    )
+    assert apart.size == len(graph.caches) * cache.size

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from rdrr_converter.convert import convert
+from rdrr_format.codecs import CODECS
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_checkpoint, make_model, save_checkpoint, write_tokenizer
@@ -108,6 +110,39 @@ def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
         if "self_attn" in tensor.name and "proj" in tensor.name
     ]
     assert all(why.endswith(f"; {named}") for why in reasons if not why.startswith("bias"))
+
+
+@pytest.mark.parametrize(("fused", "bits"), [(False, 4), (True, 4), (False, 8)])
+def test_symmetric_integers_are_kept_with_every_value_unless_the_package_is_transposed(
+    fused, bits, tmp_path, rng, monkeypatch
+):
+    """Checkpoints that were trained for 4 bits, such as Kimi K2's, lose nothing."""
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": 64}
+    monkeypatch.setitem(SCHEMES, "kept", (settings, gptq(bits, 64, symmetric=True), ""))
+    plain = make_checkpoint(
+        MODELS["qwen2"], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=1
+    )
+    checkpoint, meanings = quantized(plain, "kept", rng)
+    convert(checkpoint, tmp_path / "out", fuse_gate_up=fused)
+    package = open_package(tmp_path / "out")
+    dtype = {4: "Q4_0", 8: "Q8_0"}[bits]
+    kinds = {name: tensor.dtype for name, tensor in package.manifest.tensors.items()}
+    kept = [name for name, kind in kinds.items() if kind == dtype]
+    assert len(kept) == (6 if fused else 7)
+    values = np.concatenate([decoded(package, name).reshape(-1) for name in sorted(kept)])
+    expected = np.concatenate([meaning.reshape(-1) for meaning in meanings.values()])
+    np.testing.assert_array_equal(np.sort(values), np.sort(expected))
+    convert(checkpoint, tmp_path / "columns", transpose_weights=True, fuse_gate_up=fused)
+    columns = open_package(tmp_path / "columns").manifest.tensors
+    assert dtype not in {tensor.dtype for tensor in columns.values()}
+
+
+def decoded(package, name):
+    tensor = package.manifest.tensors[name]
+    rows, columns = tensor.shape
+    codec = CODECS[tensor.dtype]
+    blocks = np.frombuffer(bytes(package.read(name)), np.uint8).reshape(rows, -1)
+    return codec.dequantize(blocks, columns)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -12,7 +12,7 @@ import pytest
 from rdrr_manifests.models import Processor
 from rdrr_manifests.rules import STRUCTURE, examine
 from rdrr_manifests.rules.files import DEEP, FILES
-from support.images import GEMMA3, GEMMA4, QWEN
+from support.images import GEMMA3, GEMMA4, IDEFICS3, QWEN
 from support.manifest_changes import (
     EMBED,
     NORM,
@@ -26,6 +26,7 @@ from support.manifest_changes import (
     scaling,
 )
 from support.manifests import VOCAB, spoiled, valid_manifest
+from support.towers import manifest_with_tower
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,21 @@ class Case:
     field: str
     severity: str = "error"
     also: frozenset[str] = frozenset()
+    base: Callable[[], dict[str, Any]] = valid_manifest
 
 
 def case(rule: str, field: str, change: Any, *also: str, severity: str = "error") -> Case:
     return Case(rule, change, field, severity, frozenset(also))
 
 
+def tower(rule: str, path: str, value: Any, *also: str) -> Case:
+    """Return a change of a field in a manifest with a vision tower."""
+    return Case(rule, put(path, value), path, also=frozenset(also), base=manifest_with_tower)
+
+
+PATCH_WEIGHT = "visual.patch_embed.weight"
 PROCESSOR = QWEN.model_dump(mode="json")
+TILED = IDEFICS3.model_dump(mode="json")
 
 CASES = (
     case("version", "version", put("version", 0)),
@@ -391,8 +400,47 @@ CASES = (
             ("maxTokens", {"sizing": "token_budget", "maxTokens": 65_537}),
         )
     ),
+    *(
+        case("processor-sizes", f"processor.{field}", put("processor", {**TILED, **changes}))
+        for field, changes in (
+            ("tiles", {"tiles": None}),
+            ("height", {"height": None}),
+            ("height", {"height": 57}),
+            ("tiles.longestSide", {"height": 16_800, "tiles": {"longestSide": 4096}}),
+        )
+    ),
+    case(
+        "schema",
+        "processor.tiles.longestSide",
+        put("processor", {**TILED, "tiles": {"longestSide": 5000}}),
+    ),
     case("schema", "processor.patchSize", put("processor", {**PROCESSOR, "patchSize": 0})),
     case("schema", "processor.sizing", put("processor", {**PROCESSOR, "sizing": "own"})),
+    tower("vision-sizes", "vision.hiddenSize", 30),
+    tower("vision-sizes", "vision.taps", [2]),
+    tower("vision-sizes", "vision.taps", [1, 0]),
+    tower("vision-sizes", "vision.taps", [0, 0]),
+    tower("vision-agreement", "vision.outputSize", 32, "vision-tensors"),
+    tower("vision-agreement", "vision.patchInputs", 768, "vision-tensors"),
+    tower("vision-agreement", "vision.mergeSize", 1, "vision-tensors"),
+    tower("vision-agreement", "processor.patchOrder", "raster"),
+    tower("vision-tensors", "vision.numLayers", 1_000_000_000),
+    Case(
+        "vision-tensors",
+        drop(f"tensors/{PATCH_WEIGHT}/"),
+        f'tensors["{PATCH_WEIGHT}"]',
+        base=manifest_with_tower,
+    ),
+    Case(
+        "vision-tensors",
+        put("vision.taps", [0, 1]),
+        'tensors["visual.taps.1.norm.weight"]',
+        base=manifest_with_tower,
+    ),
+    tower("schema", "vision.activation", "tanh"),
+    tower("schema", "vision.numAttentionHeads", 0),
+    tower("schema", "vision.positionGrid", 1 << 20),
+    Case("schema", put("vision.taps", [-1]), "vision.taps[0]", base=manifest_with_tower),
 )
 
 
@@ -402,7 +450,7 @@ def ids(case: Case) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_a_changed_manifest_breaks_this_rule_and_no_unexpected_one(case: Case) -> None:
-    faults = examine(spoiled(case.change)).faults
+    faults = examine(spoiled(case.change, case.base())).faults
     lines = "\n".join(fault.line() for fault in faults)
     matching = [fault for fault in faults if fault.rule == case.rule and fault.field == case.field]
     assert matching, f"{case.rule} found nothing at {case.field}:\n{lines}"
@@ -417,10 +465,14 @@ def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     assert [fault.line() for fault in examine(manifest).faults] == []
 
 
-@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4])
+@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4, IDEFICS3])
 def test_a_manifest_with_a_recipe_for_images_breaks_no_rule(processor: Processor) -> None:
     manifest = valid_manifest() | {"processor": processor.model_dump(mode="json")}
     assert [fault.line() for fault in examine(manifest).faults] == []
+
+
+def test_a_manifest_with_a_vision_tower_breaks_no_rule() -> None:
+    assert [fault.line() for fault in examine(manifest_with_tower()).faults] == []
 
 
 def test_a_small_tensor_within_a_large_one_does_not_hide_the_next() -> None:

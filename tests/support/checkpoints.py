@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,15 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
     return fresh.eval()
 
 
-def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
+def make_multimodal(
+    kind: str, rng: np.random.Generator, more_vision: Mapping[str, Any] | None = None, **text: Any
+) -> Any:
     """Build a tiny text and image model in transformers, in float32, with random weights.
 
     Args:
         kind: Its `model_type`.
         rng: Source of the weights.
+        more_vision: Keys of the vision tower's configuration that replace the usual ones.
         text: Keys of the text model's configuration.
     """
     import torch
@@ -91,7 +95,7 @@ def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
         "pad_token_id": 0,
         **text,
     }
-    vision = {**_VISION, **_MORE_VISION}.get(kind, _VISION["gemma3"])
+    vision = {**_VISION, **_MORE_VISION}.get(kind, _VISION["gemma3"]) | dict(more_vision or {})
     config = AutoConfig.for_model(kind, text_config=settings, vision_config=copy.deepcopy(vision))
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     norm = 0.0 if kind.startswith("gemma") else 1.0
@@ -123,6 +127,7 @@ _VISION: dict[str, Any] = {
     "gemma3": {"model_type": "siglip_vision_model", **_SIGLIP},
     "mistral3": {"model_type": "pixtral", **_SIGLIP},
     "qwen2_5_vl": _BLOCKS,
+    "qwen3_5": _BLOCKS,
     "qwen3_vl": _STACKED,
 }
 _MORE_VISION: dict[str, Any] = {
@@ -204,3 +209,11 @@ def make_checkpoint(
     """Build a model with `make_model` and save it with `save_checkpoint`."""
     model = make_model(tiny, rng, **overrides)
     return save_checkpoint(model, folder, dtype=dtype, shard_bytes=shard_bytes)
+
+
+def edit_vision(folder: Path, **values: Any) -> None:
+    """Change keys of the configuration of a checkpoint's vision tower."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["vision_config"] |= values
+    path.write_text(json.dumps(config), encoding="utf-8")

@@ -16,6 +16,7 @@ import numpy as np
 from rdrr_converter.export.imatrix import Activations, Origin, write_imatrix
 from support.adapters import write_adapter
 from support.gguf_files import q4_k_m, write_gguf
+from support.images import save_processor
 from support.imatrix_files import write_legacy_imatrix
 from support.safetensor_files import LLAMA_CONFIG, llama_shapes, to_stored, write_llama
 
@@ -163,6 +164,42 @@ def _glm4_moe(folder: Path) -> Path:
     return _write(folder, dense | _layers(merged, parts) | head, **config)
 
 
+def _qwen3_vl(folder: Path) -> Path:
+    """Write a Qwen 3 VL: a vision tower of one layer, which is tapped, and the recipe of images."""
+    vision = {
+        "model_type": "qwen3_vl_vision",
+        "deepstack_visual_indexes": [0],
+        "depth": 1,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_heads": 2,
+        "num_position_embeddings": 16,
+        "out_hidden_size": 256,
+        "patch_size": 4,
+    }
+    config = {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "text_config": {"model_type": "qwen3_vl_text", "head_dim": 64},
+        "vision_config": vision,
+    }
+    merged = {**LLAMA_CONFIG, "head_dim": 64}
+    norms = {f"self_attn.{part}_norm.weight": (64,) for part in "qk"}
+    tower: Shapes = {"patch_embed.proj": (64, 3, 2, 4, 4), "blocks.0.attn.qkv": (192, 64)}
+    tower |= {"blocks.0.attn.proj": (64, 64), "blocks.0.norm1": (64,), "blocks.0.norm2": (64,)}
+    tower |= {"blocks.0.mlp.linear_fc1": (96, 64), "blocks.0.mlp.linear_fc2": (64, 96)}
+    for merger, width in (("merger", 64), ("deepstack_merger_list.0", 256)):
+        parts = {"norm": (width,), "linear_fc1": (256, 256), "linear_fc2": (256, 256)}
+        tower |= {f"{merger}.{part}": shape for part, shape in parts.items()}
+    shapes = llama_shapes(merged) | _layers(merged, norms)
+    shapes |= {f"visual.{name}.weight": shape for name, shape in tower.items()}
+    shapes |= {f"visual.{name}.bias": shape[:1] for name, shape in tower.items()}
+    shapes["visual.pos_embed.weight"] = (16, 64)
+    path = _write(folder, shapes, **config)
+    save_processor(path, patch_size=4)
+    return path
+
+
 def _gguf(folder: Path) -> Path:
     """Write a Q4_K_M GGUF, whose blocks a conversion copies unless it is given a type."""
     folder.mkdir(parents=True)
@@ -185,6 +222,7 @@ CHECKPOINTS: Mapping[str, Callable[[Path], Path]] = {
     "phi3": _phi3,
     "qwen3-moe": _qwen3_moe,
     "glm4-moe": _glm4_moe,
+    "qwen3-vl": _qwen3_vl,
     "gguf": _gguf,
 }
 """Functions by name that write a checkpoint into a new folder and return its path."""

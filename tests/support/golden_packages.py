@@ -100,6 +100,7 @@ CASES: tuple[Case, ...] = (
     *_cases("phi3", {}, {"fuse_gate_up": True}),
     *_cases("qwen3-moe", {}, {"quantize": "q8_0"}, _TRANSPOSED),
     *_cases("glm4-moe", {}, {"without_draft_head": True}),
+    *_cases("qwen3-vl", {}, {"without_vision": True}, {"vision_quantize": "q4_k_m"}),
     *_cases("gguf", {}, {"quantize": "q8_0"}),
     *_cases("small-llama", {}, {**_TRANSPOSED, "fuse_gate_up": True}),
 )

@@ -19,6 +19,7 @@ from rdrr_device.device import Device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_runtime.packing import Segments
+from rdrr_runtime.phases.cache.kv_cache import KvSpec
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
@@ -196,6 +197,26 @@ def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:
     codes = np.clip(np.rint(blocks / np.where(wide > 0, wide, 1)), -128, 127).astype(np.int8)
     raw = np.concatenate([codes.reshape(-1).view(np.uint8), scales.view(np.uint8)])
     return raw, (codes * wide).reshape(values.shape)
+
+
+def filled_cache(
+    bench: Bench, rng: np.random.Generator, cache: KvSpec, used: int
+) -> tuple[list[F32], list]:
+    """Return random keys and values, and caches with them that hold NaN after `used` slots."""
+    shape = (cache.kv_heads, cache.context, cache.head_dim)
+    if cache.dtype == "q8_0":
+        wide = [normal(rng, *shape) for _ in range(2)]
+        for array in wide:
+            array[:, used:] = 1e5  # `cache_in_q8_0` has no codes for NaN
+        packed = [cache_in_q8_0(array) for array in wide]
+        return [values[:, :used] for _, values in packed], [bench.upload(raw) for raw, _ in packed]
+    kind = np.float16 if cache.dtype == "f16" else np.float32
+    arrays = [normal(rng, *shape).astype(kind) for _ in range(2)]
+    for array in arrays:
+        array[:, used:] = np.nan
+    return [values[:, :used].astype(np.float32) for values in arrays], [
+        bench.upload(a) for a in arrays
+    ]
 
 
 def on_device(ctx: OpContext, *, software: bool | None = None, **changed: Any) -> OpContext:

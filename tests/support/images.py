@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
-from rdrr_manifests.models import Processor
+from rdrr_manifests.models import Processor, Tiles
 
 QWEN = Processor(
     sizing="pixel_bounds",
@@ -52,6 +55,28 @@ GEMMA4 = Processor(
     after="<image|>",
 )
 
+IDEFICS3 = Processor(
+    sizing="tiles",
+    resample="lanczos",
+    height=56,
+    width=56,
+    tiles=Tiles(
+        longest_side=160,
+        before="<fake_token_around_image><row_{row}_col_{column}>",
+        row_after="\n",
+        after="\n",
+    ),
+    rescale_factor=1 / 255,
+    mean=(0.5, 0.5, 0.5),
+    deviation=(0.5, 0.5, 0.5),
+    patch_size=14,
+    merge_size=2,
+    placeholder="<image>",
+    token="<image>",
+    before="<fake_token_around_image><global-img>",
+    after="<fake_token_around_image>",
+)
+
 
 def drawn_image(height: int, width: int) -> Image.Image:
     """Return an image that no flip, turn or exchange of channels leaves as it is."""
@@ -59,3 +84,10 @@ def drawn_image(height: int, width: int) -> Image.Image:
     red, green = 255 * rows // max(height - 1, 1), 255 * columns // max(width - 1, 1)
     blue = (rows * 7 + columns * 13) % 256
     return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
+
+
+def save_processor(folder: Path, patch_size: int = 16) -> None:
+    """Write the settings of Qwen's image processor to a checkpoint."""
+    settings = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": patch_size}
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")

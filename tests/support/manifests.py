@@ -40,12 +40,14 @@ def tensor_shapes(layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
 
 def role_of(name: str) -> str:
     """Return the role that the format assigns to a tensor of this name."""
+    if name.endswith(".bias"):
+        return "bias"
     if "embed" in name:
         return "embedding"
     return "norm" if "norm" in name else "matmul"
 
 
-_DTYPES = {"embedding": "F16", "norm": "F32", "matmul": "Q8_0"}
+_DTYPES = {"bias": "F32", "embedding": "F16", "norm": "F32", "matmul": "Q8_0"}
 
 
 def place(shapes: Mapping[str, tuple[int, ...]], layout: str = "row") -> tuple[dict[str, Any], int]:
@@ -82,9 +84,14 @@ def _byte_spans(position: int, size: int) -> dict[str, Any]:
     return {"spans": spans}
 
 
-def valid_manifest(layers: int = LAYERS, layout: str = "row") -> dict[str, Any]:
-    """Return a manifest of the current version that breaks no rule; its hashes match no file."""
-    tensors, total = place(tensor_shapes(layers), layout)
+def valid_manifest(
+    layers: int = LAYERS, layout: str = "row", more: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, Any]:
+    """Return a manifest of the current version that breaks no rule; its hashes match no file.
+
+    With `more`, it has further tensors of these shapes.
+    """
+    tensors, total = place(tensor_shapes(layers) | dict(more or {}), layout)
     sizes = [SHARD_SIZE] * (total // SHARD_SIZE) + [total % SHARD_SIZE] * (total % SHARD_SIZE > 0)
     return {
         "version": 1,

@@ -63,6 +63,7 @@ def gptq(
     version: int = 1,
     listed: bool = True,
     least: int = 0,
+    symmetric: bool = False,
 ) -> Quantize:
     """Quantize as GPTQ: packed along K, zero points less one in version 1, optional act-order."""
 
@@ -70,7 +71,9 @@ def gptq(
         index = np.arange(weight.shape[1]) // group
         if act_order:
             index = rng.permutation(index)
-        values, scales, zeros, meaning = grouped(weight, bits, index, least=least)
+        values, scales, zeros, meaning = grouped(
+            weight, bits, index, symmetric=symmetric, least=least
+        )
         parts = {
             "qweight": pack(values, bits).T,
             "qzeros": pack((zeros.T - (version == 1)) % (1 << bits), bits),

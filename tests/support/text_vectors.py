@@ -279,6 +279,51 @@ def unknown() -> dict[str, Any]:
     )
 
 
+def _word_piece(**parts: Any) -> dict[str, Any]:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    trained = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    trained.normalizer = normalizers.BertNormalizer()
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(  # type: ignore[call-arg]
+        vocab_size=400, show_progress=False, initial_alphabet=list("aouéñ語☃ß#|<>'")
+    )
+    trained.train_from_iterator(HELD_OUT.read_text(encoding="utf-8").splitlines(), trainer)
+    vocab = trained.get_vocab()
+    words = [*ADDED, *sorted(vocab, key=vocab.__getitem__)]
+    model = {
+        "type": "WordPiece",
+        "unk_token": "<unk>",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 20,
+        "vocab": {word: at for at, word in enumerate(words)},
+    }
+    return _file(
+        model,
+        words,
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        **parts,
+    )
+
+
+def _of_bert(**options: Any) -> dict[str, Any]:
+    usual = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    return {"type": "BertNormalizer", **usual, **options}
+
+
+def uncased() -> dict[str, Any]:
+    return _word_piece(
+        normalizer=_of_bert(lowercase=True), post_processor=_template("<s>", "A", "</s>")
+    )
+
+
+def lowercased() -> dict[str, Any]:
+    steps = [_of_bert(lowercase=False), {"type": "NFD"}, {"type": "StripAccents"}]
+    steps += [{"type": "Lowercase"}]
+    return _word_piece(normalizer={"type": "Sequence", "normalizers": steps})
+
+
 KINDS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "byte-level, Llama 3": llama_3,
     "byte-level, GPT-2": gpt_2,
@@ -287,6 +332,8 @@ KINDS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "Gemma": gemma,
     "Unigram": unigram,
     "Unigram without bytes": unknown,
+    "WordPiece, uncased": uncased,
+    "WordPiece, lowercased by steps": lowercased,
 }
 
 _STRANGE = (

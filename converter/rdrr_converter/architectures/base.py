@@ -239,6 +239,8 @@ class ArchitectureRule:
         heads: What classes have in place of an output head, by the end of their names.
         has_draft_head: Whether checkpoints may have a head for multi-token prediction of the form
             that `rdrr_converter.reading.draft_head` describes.
+        tower: The vision tower that checkpoints may have, described like an architecture: its
+            `sizes` are the fields of the block `vision`, and it has no other blocks.
     """
 
     name: str
@@ -286,6 +288,7 @@ class ArchitectureRule:
     exported: Callable[[Keys, Manifest, Collection[str]], Keys] = lambda config, *_: config
     row_tail: Literal["pad", "auto"] = "pad"
     heads: tuple[HeadRule, ...] = SCORES
+    tower: ArchitectureRule | None = None
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

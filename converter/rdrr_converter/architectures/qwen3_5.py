@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._qwen_vision import qwen_vision
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.hybrid import (
@@ -61,5 +62,6 @@ QWEN3_5 = ArchitectureRule(
     ),
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
     other_parts=(r"(model\.)?visual\..*", r"mtp\..*"),
+    tower=qwen_vision("qwen3_5_vision"),
     has_draft_head=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._qwen_vision import qwen_vision
 from rdrr_converter.architectures.base import ArchitectureRule
 
 ATTENTION_BIAS = read.flag("attention_bias")
@@ -35,4 +36,5 @@ QWEN3_VL = ArchitectureRule(
     ),
     prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
     other_parts=(r"(model\.)?visual\..*",),
+    tower=qwen_vision("qwen3_vl_vision", (8, 16, 24)),
 )

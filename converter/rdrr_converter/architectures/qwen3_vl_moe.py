@@ -47,4 +47,5 @@ QWEN3_VL_MOE = replace(
     ),
     prefixes=QWEN3_VL.prefixes,
     other_parts=QWEN3_VL.other_parts,
+    tower=QWEN3_VL.tower,
 )

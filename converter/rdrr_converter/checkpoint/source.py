@@ -112,7 +112,9 @@ class SourceTensor:
     def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
         """Return a part of `native()`, rows in order; for block types `columns` counts bytes."""
         part = self.native()[:, columns]
-        return self.in_order(part, rows) if self.interleaved else read_ahead(part[rows])
+        # Rows by their numbers, because all rows of a lazy matrix would stay lazy.
+        first, end, _ = rows.indices(self.rows)
+        return self.in_order(part, rows) if self.interleaved else read_ahead(part[first:end])
 
     def in_order(self, part: npt.NDArray[Any], rows: slice = slice(None)) -> npt.NDArray[Any]:
         """Return some rows, or values of rows, in the order of the tensor."""

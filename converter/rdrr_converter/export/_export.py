@@ -16,6 +16,7 @@ from rdrr_format.locations import is_url, local_path
 from rdrr_format.misuse import explained
 from rdrr_format.options import parse_size
 from rdrr_manifests.graph.mtp import MTP
+from rdrr_manifests.graph.vision import VISION
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package, open_package
@@ -63,6 +64,8 @@ _WITHOUT_HEAD: Mapping[str, str] = MappingProxyType(
     }
 )
 """The note on a head that is not written, by the kind of checkpoint."""
+
+_WITHOUT_TOWER = "the vision tower is left out: exports have the text model only"
 
 ExportKind = Literal["safetensors", "gguf"]
 
@@ -135,7 +138,8 @@ def export(
     source = None if is_url(location) else local_path(location)
     check_replaceable(path, source, to, overwrite=overwrite)
     with open_package(location, follow_links=follow_links) as package:
-        stored = logical_tensors(package)
+        whole = logical_tensors(package)
+        stored = [logical for logical in whole if not logical.name.startswith(VISION)]
         everything = [logical for logical in stored if not logical.name.startswith(MTP)]
         tensors = of_language_model(package.manifest, everything)
         rule, config = find_rule(package, tensors, arch)
@@ -154,6 +158,8 @@ def export(
             exported = _write_folder(model, kind, path, counter, shard_size, lossless)
     if len(everything) + len(further) < len(stored):
         notes = (_WITHOUT_HEAD[to], *notes)
+    if len(stored) < len(whole):
+        notes = (_WITHOUT_TOWER, *notes)
     return ExportResult(
         destination=path,
         kind=to,

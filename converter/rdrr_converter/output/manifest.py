@@ -33,6 +33,7 @@ from rdrr_converter.options import PackageOptions
 from rdrr_converter.output.groups import describe_experts
 from rdrr_converter.output.recorded_options import recorded_options
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
+from rdrr_converter.reading.matching import VISION_GROUP
 from rdrr_converter.reading.model import SourceModel
 from rdrr_converter.recipes import PROFILES
 from rdrr_converter.tokenizer.files import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
@@ -84,6 +85,8 @@ def build_manifest(
         moe_config=None if model.moe is None else describe_experts(model.moe, plan),
         inference=model.inference,
         tokenizer=tokenizer,
+        processor=model.tower.processor,
+        vision=model.tower.block,
         optimizations=Optimizations(kernel_hints=KernelHints(**dict(options.kernel_hints))),
         conversion=Conversion(
             tool="rdrr", version=rdrr_converter.__version__, options=recorded_options(options)
@@ -136,6 +139,7 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
     _, weights = _type_labels(plan.tensors, options)
     # The first embedding is that of the tokens; some models have a table for the layers after it.
     by_role = {tensor.role: _short_name(tensor) for tensor in reversed(plan.tensors)}
+    of_tower = (t for t in plan.tensors if t.group == VISION_GROUP and t.is_matmul)
     of_layers = (table for table in plan.tensors if table.name.endswith(PER_LAYER_TABLE))
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
@@ -153,6 +157,7 @@ def quantization_info(plan: ConversionPlan, options: PackageOptions) -> Quantiza
         embeddings=embeddings,
         lm_head=head,
         per_layer_embeddings=next((_short_name(table) for table in of_layers), None),
+        vision=next(map(_short_name, of_tower), None),
         compute=COMPUTE,
         layout=layout,
         variant_tag=tag,
@@ -172,7 +177,7 @@ def _type_labels(tensors: Iterable[PlannedTensor], options: PackageOptions) -> t
         return recipe.label, recipe.short_name
     weights: Counter[str] = Counter()
     for tensor in tensors:
-        if tensor.is_matmul:
+        if tensor.is_matmul and tensor.group != VISION_GROUP:
             weights[tensor.dtype.name] += tensor.weights
     name = weights.most_common(1)[0][0] if weights else recipe.weights
     for recipe in PROFILES[options.profile].values():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rdrr_converter.checkpoint.lazy_rows import runs
 from rdrr_converter.checkpoint.source import Decode, F32Array, SourceTensor
 
 Rows = npt.NDArray[np.int64]
@@ -67,12 +68,5 @@ def _taken(whole: SourceTensor, rows: Rows) -> npt.NDArray[Any]:
 
 def _decoded(decode: Decode, rows: Rows, some: slice, columns: slice) -> F32Array:
     """Decode rows in runs that follow each other in the stack."""
-    expected = rows[some]
-    ends = [*(np.flatnonzero(np.diff(expected) != 1) + 1).tolist(), len(expected)]
-    starts = [0, *ends[:-1]]
-    runs = [
-        decode(slice(int(expected[start]), int(expected[end - 1]) + 1), columns)
-        for start, end in zip(starts, ends, strict=True)
-        if end > start
-    ]
-    return np.concatenate(runs) if runs else decode(slice(0, 0), columns)
+    parts = [decode(run, columns) for run in runs(rows[some])]
+    return np.concatenate(parts) if parts else decode(slice(0, 0), columns)

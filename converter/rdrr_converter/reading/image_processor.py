@@ -37,12 +37,14 @@ class ImageRecipe:
         tokens: Path of the number of tokens of an image of a fixed size, which states how many
             patches are merged.
         unknown: Settings that must be absent or false, because this version does not follow them.
+        required: Settings that must not be false, because this version always follows them.
     """
 
     fields: Mapping[str, Any]
     settings: Mapping[str, tuple[str, ...]]
     tokens: str | None = None
     unknown: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
 
 
 _QWEN2_VL = ImageRecipe(
@@ -114,11 +116,43 @@ _GEMMA4 = ImageRecipe(
     },
 )
 
+_IDEFICS3 = ImageRecipe(
+    fields={
+        "sizing": "tiles",
+        "resample": "lanczos",
+        "height": 364,
+        "width": 364,
+        "tiles": {
+            "longest_side": 4 * 364,
+            "before": "<fake_token_around_image><row_{row}_col_{column}>",
+            "row_after": "\n",
+            "after": "\n",
+        },
+        "mean": _HALF,
+        "deviation": _HALF,
+        "patch_size": 14,
+        "placeholder": "<image>",
+        "token": "<image>",
+        "before": "<fake_token_around_image><global-img>",
+        "after": "<fake_token_around_image>",
+    },
+    settings={
+        "height": ("max_image_size.longest_edge",),
+        "width": ("max_image_size.longest_edge",),
+        "tiles.longest_side": ("size.longest_edge",),
+        "patch_size": ("config.vision_config.patch_size",),
+        "merge_size": ("config.scale_factor",),
+    },
+    required=("do_image_splitting",),
+)
+
 RECIPES: Mapping[str, ImageRecipe] = MappingProxyType(
     {
         "Qwen2VLImageProcessor": _QWEN2_VL,
         "Gemma3ImageProcessor": _GEMMA3,
         "Gemma4ImageProcessor": _GEMMA4,
+        "Idefics3ImageProcessor": _IDEFICS3,
+        "SmolVLMImageProcessor": _IDEFICS3,
     }
 )
 """The recipes by the name of the processor's class, without what names its implementation."""
@@ -164,11 +198,12 @@ def read_image_processor(source: Source) -> Processor | None:
 
 
 def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> Processor:
-    values = {"rescale_factor": 1 / 255, **recipe.fields}
+    values: dict[str, Any] = {"rescale_factor": 1 / 255, **recipe.fields}
     for name, paths in {**_COMMON, **recipe.settings}.items():
         stated = next((value for path in paths if (value := _at(settings, path)) is not None), None)
         if stated is not None:
-            values[name] = stated
+            block, _, field = name.rpartition(".")
+            values |= {block: {**values[block], field: stated}} if block else {name: stated}
     if type(values["resample"]) is int and 0 <= values["resample"] < len(RESAMPLING):
         values["resample"] = RESAMPLING[values["resample"]]
     for switch, fields in _OFF.items():
@@ -198,9 +233,10 @@ def _check_switches(recipe: ImageRecipe, settings: Mapping[str, Any], where: obj
                 expected="false or nothing",
                 found=settings[switch],
             )
-    if settings.get("do_resize") is False:
-        message = "the image processor does not resize images, which this version always does"
-        raise SourceError(message, where=where, expected="true or nothing", found=False)
+    for switch in ("do_resize", *recipe.required):
+        if settings.get(switch) is False:
+            message = f"the image processor switches {switch} off, which this version always does"
+            raise SourceError(message, where=where, expected="true or nothing", found=False)
 
 
 def _merge_size(values: Mapping[str, Any], tokens: Any, where: object) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rdrr_format.errors import SourceError
 from rdrr_manifests.graph.mtp import MTP
+from rdrr_manifests.graph.vision import VISION
 from rdrr_manifests.models import Architecture, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
@@ -23,6 +24,9 @@ from rdrr_converter.reading.expected_tensors import (
     is_required,
 )
 from rdrr_converter.reading.finder import Finder
+
+VISION_GROUP = "vision"
+"""Group of the tensors of a vision tower."""
 
 _MOST_MISSING = 1 << 16
 """Missing tensors that are counted."""
@@ -58,8 +62,11 @@ class ModelTensor:
     def group(self) -> str:
         """Group in the manifest: embed, layer.N, layer.N.expert.M, layer.N.shared_expert, head.
 
-        The tensors of a draft head are in the groups mtp and mtp.expert.M.
+        The tensors of a draft head are in the groups mtp and mtp.expert.M, those of a vision tower
+        in the group vision.
         """
+        if self.name.startswith(VISION):
+            return VISION_GROUP
         if self.name.startswith(MTP):
             return "mtp" if self.expert is None else f"mtp.expert.{self.expert}"
         if self.layer is None:
@@ -87,7 +94,7 @@ def match(
         config: The configuration.
         sizes: The manifest's `architecture`.
         moe: The experts that the configuration describes, or None.
-        used: Names of tensors of the checkpoint that a draft head uses.
+        used: Names of tensors of the checkpoint that a draft head or a vision tower uses.
 
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape.

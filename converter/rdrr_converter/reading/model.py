@@ -23,6 +23,7 @@ from rdrr_converter.reading.draft_head import NO_DRAFT_HEAD, match_draft_head
 from rdrr_converter.reading.logit_score import read_logit_score
 from rdrr_converter.reading.matching import ModelTensor, is_tied, match
 from rdrr_converter.reading.sentence_modules import MODULES, mean_of_tokens, read_modules
+from rdrr_converter.reading.tower import NO_TOWER, VisionTower, match_tower
 from rdrr_converter.reading.unread_keys import check_unread
 from rdrr_converter.tokenizer.files import mask_token_id
 
@@ -41,6 +42,7 @@ class SourceModel:
         moe: The manifest's `moeConfig`, without the fields that depend on where experts are stored.
         mask_token_id: Id of the mask token, for models that fill in masked tokens.
         source_kind: Kind of the checkpoint, such as `gguf`.
+        tower: Its vision tower, whose tensors are the last ones of `tensors`.
     """
 
     name: str
@@ -52,6 +54,7 @@ class SourceModel:
     moe: MoeConfig | None = None
     mask_token_id: int | None = None
     source_kind: str = ""
+    tower: VisionTower = NO_TOWER
 
 
 def read_model(
@@ -60,6 +63,7 @@ def read_model(
     allow_unread: Collection[str] = (),
     *,
     keeps_draft_head: bool = True,
+    keeps_tower: bool = True,
 ) -> SourceModel:
     """Read a checkpoint as a model of an architecture.
 
@@ -68,6 +72,7 @@ def read_model(
         rule: The architecture.
         allow_unread: Keys of the configuration that may be ignored.
         keeps_draft_head: Whether to read the head for multi-token prediction, if there is one.
+        keeps_tower: Whether to read the vision tower, if there is one.
 
     Raises:
         SourceError: A tensor is missing, is unexpected or has the wrong shape, or a value in the
@@ -80,7 +85,9 @@ def read_model(
     draft_head = NO_DRAFT_HEAD
     if keeps_draft_head:
         draft_head = match_draft_head(source, rule, config, sizes, moe)
-    tensors, notes = match(without_head(source, rule), rule, config, sizes, moe, draft_head.used)
+    tower = match_tower(source, rule.tower, sizes) if keeps_tower else NO_TOWER
+    used = draft_head.used | tower.used
+    tensors, notes = match(without_head(source, rule), rule, config, sizes, moe, used)
     if not any(tensor.expert is not None for tensor in (*tensors, *draft_head.tensors)):
         moe = None  # every layer of the mixture is dense
     width = _output_size(rule, config, sizes)
@@ -109,7 +116,7 @@ def read_model(
         output = inference.output.model_copy(update=update)
         inference = inference.model_copy(update={"output": output})
         tensors = (*tensors, *modules.tensors)
-    tensors = (*tensors, *draft_head.tensors)
+    tensors = (*tensors, *draft_head.tensors, *tower.tensors)
     _read_flags(rule, config)
     unread_notes = check_unread(config, rule, allow_unread)
     return SourceModel(
@@ -120,6 +127,7 @@ def read_model(
         tied=tied,
         notes=(
             *draft_head.notes,
+            *tower.notes,
             *notes,
             *rule.remarks(config),
             *tie_notes,
@@ -130,6 +138,7 @@ def read_model(
         moe=moe,
         mask_token_id=mask,
         source_kind=source.kind,
+        tower=tower,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,27 @@ def _transposed(native: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def _decoded_transposed(decode: Decode, rows: slice, columns: slice) -> F32Array:
     return decode(columns, rows).T
+
+
+def as_matrix(whole: SourceTensor) -> SourceTensor:
+    """Return a tensor of more than two dimensions as the matrix of its first one."""
+    if len(whole.shape) < 3:
+        return whole
+    columns = prod(whole.shape[1:])
+    return replace(
+        whole,
+        shape=(whole.shape[0], columns),
+        native=partial(_reshaped, whole.native, columns),
+        decode=whole.decode and partial(_decoded_reshaped, whole.decode, columns),
+    )
+
+
+def _reshaped(native: Callable[[], npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
+    return native().reshape(-1, columns)
+
+
+def _decoded_reshaped(decode: Decode, width: int, rows: slice, columns: slice) -> F32Array:
+    return decode(slice(None), slice(None)).reshape(-1, width)[rows, columns]
 
 
 def join_rows(name: str, parts: Sequence[SourceTensor]) -> SourceTensor:

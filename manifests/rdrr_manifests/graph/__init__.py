@@ -16,6 +16,7 @@ from rdrr_manifests.graph.ops import (
     WeightKind,
     WeightUse,
 )
+from rdrr_manifests.graph.vision import VisionGraph, derive_vision
 
 __all__ = [
     "GRAPH_VERSION",
@@ -23,8 +24,10 @@ __all__ = [
     "Clamp",
     "Graph",
     "RopeSpec",
+    "VisionGraph",
     "WeightKind",
     "WeightUse",
     "derive_graph",
     "derive_mtp",
+    "derive_vision",
 ]

@@ -17,9 +17,10 @@ from rdrr_manifests.models.inference import (
     Rope,
 )
 from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
-from rdrr_manifests.models.processor import Processor
+from rdrr_manifests.models.processor import Processor, Tiles
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
+from rdrr_manifests.models.vision import Vision
 
 __all__ = [
     "HINT_VALUES",
@@ -46,6 +47,8 @@ __all__ = [
     "Shard",
     "Span",
     "Tensor",
+    "Tiles",
     "Tokenizer",
+    "Vision",
     "parse_hint",
 ]

@@ -15,6 +15,7 @@ class QuantizationInfo(ManifestModel):
         embeddings: Type of the token embedding.
         lm_head: Type of the output head if it is a separate tensor.
         per_layer_embeddings: Type of the table of embeddings of each layer, if there is one.
+        vision: Type of the matmul weights of the vision tower, if there is one.
         compute: Type of the activations at run time, `f16` or `f32`.
         layout: Layout of the block-quantized matmul weights, `row` or `col`.
         variant_tag: The names above as one tag, such as `q4k-ehf16-af32`.
@@ -24,6 +25,7 @@ class QuantizationInfo(ManifestModel):
     embeddings: str | None = None
     lm_head: str | None = None
     per_layer_embeddings: str | None = None
+    vision: str | None = None
     compute: str | None = None
     layout: str | None = None
     variant_tag: str | None = None

@@ -21,6 +21,7 @@ from rdrr_manifests.models.inference import Inference
 from rdrr_manifests.models.processor import Processor
 from rdrr_manifests.models.tensors import Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
+from rdrr_manifests.models.vision import Vision
 
 MANIFEST_NAME = "manifest.json"
 
@@ -39,6 +40,8 @@ class Manifest(ManifestModel):
         tokenizer: The tokenizer's file and special tokens; None if the package has no tokenizer.
         processor: How an image becomes patches and tokens; None for models without images. Written
             by rdrr only.
+        vision: The vision tower, whose tensors are in the group `vision`; None for models without
+            one, and if it was left out. Written by rdrr only.
         optimizations: Kernel hints.
         conversion: The conversion that wrote the package.
         metadata: Anything that a writer wants to record; nothing reads it.
@@ -70,6 +73,7 @@ class Manifest(ManifestModel):
     inference: Inference
     tokenizer: Tokenizer | None = None
     processor: Processor | None = None
+    vision: Vision | None = None
     optimizations: Optimizations = Optimizations()
     conversion: Conversion | dict[str, Any] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)

@@ -25,6 +25,22 @@ MAX_IMAGE_PIXELS: Final = 1 << 26
 Deviation = Annotated[float, Field(gt=0)]
 
 
+class Tiles(Block):
+    """How an image that is larger than a tile is cut, and what stands around its tiles.
+
+    Attributes:
+        longest_side: Length in pixels of the longer side before both become whole tiles.
+        before: Text that the tokens of a tile follow; `{row}` and `{column}` count from 1.
+        row_after: Text that follows the tiles of a row.
+        after: Text that follows all tiles, before the image as a whole.
+    """
+
+    longest_side: int = Field(gt=0, le=4096)
+    before: Annotated[str, WRITTEN_IF_SET] = ""
+    row_after: Annotated[str, WRITTEN_IF_SET] = ""
+    after: Annotated[str, WRITTEN_IF_SET] = ""
+
+
 class Processor(Block):
     """How an image becomes patches, and what stands for them in a prompt. Written by rdrr only.
 
@@ -32,13 +48,16 @@ class Processor(Block):
         sizing: How the size is chosen to which an image is resized. `pixel_bounds`: its own, in
             multiples of `patchSize * mergeSize`, made larger or smaller so that its pixels lie
             within the bounds. `token_budget`: the largest of its shape, in the same multiples, of
-            at most `maxTokens` tokens. `fixed`: always `height` and `width`.
+            at most `maxTokens` tokens. `fixed`: always `height` and `width`. `tiles`: its own, in
+            multiples of `height` and `width`, which are those of a tile; the tiles are followed by
+            the whole image in the size of one, unless it is one.
         resample: Filter that resizes, as Pillow defines it.
         min_pixels: Fewest pixels after resizing; for `pixel_bounds`.
         max_pixels: Most pixels after resizing; for `pixel_bounds`.
         max_tokens: Most tokens of an image; for `token_budget`.
-        height: Height in pixels after resizing; for `fixed`.
-        width: Width in pixels after resizing; for `fixed`.
+        height: Height in pixels after resizing, or of a tile; for `fixed` and `tiles`.
+        width: Width in pixels after resizing, or of a tile; for `fixed` and `tiles`.
+        tiles: How an image is cut; for `tiles`.
         rescale_factor: Factor of the values 0 to 255, before the mean is subtracted.
         mean: Mean of red, green and blue, which is subtracted.
         deviation: Standard deviation of red, green and blue, by which values are divided.
@@ -51,11 +70,11 @@ class Processor(Block):
             each pixel.
         placeholder: Control token that the chat template writes where an image is.
         token: Control token that is repeated, once for each token of an image, in its place.
-        before: Text that the first of them follows.
+        before: Text that the first of them follows; with tiles, the first of the whole image.
         after: Text that follows the last of them.
     """
 
-    sizing: Literal["pixel_bounds", "token_budget", "fixed"]
+    sizing: Literal["pixel_bounds", "token_budget", "fixed", "tiles"]
     resample: Resample
     min_pixels: Annotated[int | None, WRITTEN_IF_SET] = Field(
         default=None, gt=0, le=MAX_IMAGE_PIXELS
@@ -68,6 +87,7 @@ class Processor(Block):
     )
     height: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0, le=MAX_IMAGE_PIXELS)
     width: Annotated[int | None, WRITTEN_IF_SET] = Field(default=None, gt=0, le=MAX_IMAGE_PIXELS)
+    tiles: Annotated[Tiles | None, WRITTEN_IF_SET] = None
     rescale_factor: float = Field(gt=0)
     mean: tuple[float, float, float]
     deviation: tuple[Deviation, Deviation, Deviation]

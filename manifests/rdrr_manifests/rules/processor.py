@@ -12,6 +12,7 @@ _NEEDS = {
     "pixel_bounds": ("min_pixels", "max_pixels"),
     "token_budget": ("max_tokens",),
     "fixed": ("height", "width"),
+    "tiles": ("height", "width", "tiles"),
 }
 """The fields that each kind of sizing reads."""
 
@@ -25,7 +26,7 @@ def processor_sizes(subject: Subject) -> Iterator[Finding]:
     for name in missing:
         alias = Processor.model_fields[name].alias
         message = f"sizing {processor.sizing} needs this field"
-        yield Finding(f"processor.{alias}", message, "a positive integer")
+        yield Finding(f"processor.{alias}", message, "a value")
     if not missing:
         yield from _CHECKS[processor.sizing](processor)
 
@@ -59,6 +60,22 @@ def _fixed(processor: Processor) -> Iterator[Finding]:
         )
 
 
-_CHECKS = {"pixel_bounds": _pixel_bounds, "token_budget": _token_budget, "fixed": _fixed}
+def _tiles(processor: Processor) -> Iterator[Finding]:
+    yield from _fixed(processor)
+    longest = processor.tiles.longest_side if processor.tiles is not None else 1
+    # Both sides are at most the longest one and what fills up the last tile.
+    height, width = (longest + (side or 1) - 1 for side in (processor.height, processor.width))
+    if height * width > MAX_IMAGE_PIXELS:
+        message = "tiles of this size make too many pixels"
+        expected = f"at most {MAX_IMAGE_PIXELS} of an image"
+        yield Finding("processor.tiles.longestSide", message, expected, longest)
+
+
+_CHECKS = {
+    "pixel_bounds": _pixel_bounds,
+    "token_budget": _token_budget,
+    "fixed": _fixed,
+    "tiles": _tiles,
+}
 
 RULES = (Rule("processor-sizes", processor_sizes, needs=("processor",)),)

@@ -10,6 +10,7 @@ from rdrr_manifests.rules import (
     processor,
     shards,
     tensors,
+    vision,
 )
 from rdrr_manifests.rules.subject import Rule
 
@@ -21,4 +22,5 @@ STRUCTURE: tuple[Rule, ...] = (
     *agreement.RULES,
     *hints.RULES,
     *processor.RULES,
+    *vision.RULES,
 )

@@ -42,8 +42,9 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import VALUE_BYTES, Grid, OpContext
 from rdrr_runtime.phases.generation_state import State
 
-PACKED_ROWS = 2048
-"""Token rows of a pass over packed texts, unless a single text may have more."""
+PACKED_ROWS, SOFTWARE_PACKED_ROWS = 8192, 2048
+"""Token rows of a pass over packed texts, unless a single text may have more. A GPU takes many
+to be busy; a software adapter gains nothing from them."""
 
 RING = 64
 """Largest number of ids that wait to be read back."""
@@ -84,6 +85,7 @@ class Plan:
         draft_of: Plan | None = None,
     ) -> None:
         self.tuning = tuning or Tuning()
+        self.output_size = package.graph.output_size
         graph = package.graph if draft_of is None else package.mtp_graph
         assert graph is not None, "a draft head is only loaded from a package that has one"
         padded = pad_widths(graph)
@@ -95,7 +97,8 @@ class Plan:
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         self._context = context
         # A pass over packed texts has more rows than one text.
-        slots = context if self.graph.is_causal else max(context, PACKED_ROWS)
+        packed = SOFTWARE_PACKED_ROWS if able.software else PACKED_ROWS
+        slots = context if self.graph.is_causal else max(context, packed)
         self._slots = slots
         chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
         shared = None if draft_of is None else draft_of.weights
@@ -288,6 +291,25 @@ class Plan:
             self._lowered[spec] = self.lower(spec)
         return self._lowered[spec]
 
+    def context_of(
+        self,
+        spec: PassSpec,
+        tuning: Tuning | None = None,
+        *,
+        state: State | None = None,
+        grid: Grid | None = None,
+    ) -> OpContext:
+        """Return the context in which the phases of a pass are lowered; see `lower`."""
+        return OpContext(
+            state or self.state,
+            self.rows(spec),
+            self.capabilities,
+            self._values,
+            self.tuning if tuning is None else tuning,
+            spec.is_multi_sequence,
+            grid,
+        )
+
     def lower(
         self,
         spec: PassSpec,
@@ -306,15 +328,7 @@ class Plan:
             cache: Keys and values; the plan's own when None.
             grid: The workgroups that all phases share, if they run in one dispatch.
         """
-        ctx = OpContext(
-            state or self.state,
-            self.rows(spec),
-            self.capabilities,
-            self._values,
-            self.tuning if tuning is None else tuning,
-            spec.is_multi_sequence,
-            grid,
-        )
+        ctx = self.context_of(spec, tuning, state=state, grid=grid)
         return lower(self._model, spec, ctx, cache or self.cache)
 
 

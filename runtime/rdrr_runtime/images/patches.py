@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from rdrr_manifests.models import Processor
 from rdrr_manifests.models.processor import RESAMPLING
 
-from rdrr_runtime.images.sizes import resized
+from rdrr_runtime.images.sizes import first_size, resized, tile_grid
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,11 +24,14 @@ class ImagePatches:
 
     Attributes:
         patches: Their values, [patches, values of a patch] in float32, in the order of the recipe.
-        grid: Patches in time, in height and in width; their product is the number of patches.
+        grid: Patches in time, in height and in width; their product is the number of patches. An
+            image of tiles has them in place of time: rows of tiles, then the whole image.
+        tiles: Rows and columns of tiles; zeros without.
     """
 
     patches: NDArray[np.float32]
     grid: tuple[int, int, int]
+    tiles: tuple[int, int] = (0, 0)
 
 
 def image_patches(processor: Processor, image: Image, where: object = None) -> ImagePatches:
@@ -40,13 +45,39 @@ def image_patches(processor: Processor, image: Image, where: object = None) -> I
     Raises:
         GenerationError: The image is too narrow for the model.
     """
-    height, width = resized(processor, (image.height, image.width), where)
-    filtered = image.resize((width, height), RESAMPLING.index(processor.resample))
-    planes = np.moveaxis(np.asarray(filtered), -1, 0)
+    size = resized(processor, (image.height, image.width), where)
+    tiles = tile_grid(processor, size)
+    steps = [first_size(processor, (image.height, image.width)), size]
+    for height, width in steps:
+        if (image.height, image.width) != (height, width):
+            image = image.resize((width, height), RESAMPLING.index(processor.resample))
+    pieces = list(_pieces(processor, image, tiles))
+    grid = tuple(length // processor.patch_size for length in pieces[0].shape[:2])
     values = _values(processor)
-    normalized = np.stack([row[plane] for row, plane in zip(values, planes, strict=True)])
-    grid = (1, height // processor.patch_size, width // processor.patch_size)
-    return ImagePatches(_cut(processor, normalized, grid[1:]), grid)
+    cut = [_cut(processor, _normalized(piece, values), grid) for piece in pieces]
+    return ImagePatches(np.concatenate(cut), (len(pieces), *grid), tiles)
+
+
+def _pieces(
+    processor: Processor, image: Image, tiles: tuple[int, int]
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the tiles of an image in rows and the image in the size of one; without, the image.
+
+    Each is [height, width, channels].
+    """
+    tall, wide = processor.height or 0, processor.width or 0
+    pixels = np.asarray(image)
+    for row, column in product(range(tiles[0]), range(tiles[1])):
+        yield pixels[row * tall : (row + 1) * tall, column * wide : (column + 1) * wide]
+    if any(tiles):
+        pixels = np.asarray(image.resize((wide, tall), RESAMPLING.index(processor.resample)))
+    yield pixels
+
+
+def _normalized(pixels: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return pixels as the model reads them, [channels, height, width]."""
+    planes = np.moveaxis(pixels, -1, 0)
+    return np.stack([row[plane] for row, plane in zip(values, planes, strict=True)])
 
 
 def _values(processor: Processor) -> NDArray[np.float32]:

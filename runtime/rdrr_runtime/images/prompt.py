@@ -28,10 +28,10 @@ class PromptImages:
     patches: tuple[ImagePatches, ...]
 
     @property
-    def token_counts(self) -> list[int]:
-        """Tokens of each image."""
+    def layouts(self) -> list[tuple[int, int, int]]:
+        """Tokens of a tile, rows and columns of tiles of each image; without tiles 0 of both."""
         square = self.processor.merge_size**2
-        return [len(image.patches) // square for image in self.patches]
+        return [(image.grid[1] * image.grid[2] // square, *image.tiles) for image in self.patches]
 
 
 def read_images(

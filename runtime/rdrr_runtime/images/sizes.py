@@ -21,7 +21,7 @@ MAX_ASPECT = 200
 
 
 def resized(processor: Processor, size: Size, where: object = None) -> Size:
-    """Return the height and width to which an image is resized.
+    """Return the height and width that an image has at last.
 
     Args:
         processor: The recipe.
@@ -31,7 +31,7 @@ def resized(processor: Processor, size: Size, where: object = None) -> Size:
     Raises:
         GenerationError: The image is too narrow for the model.
     """
-    height, width = _SIZINGS[processor.sizing](processor, size)
+    height, width = _SIZINGS[processor.sizing](processor, first_size(processor, size))
     if not height or not width:
         raise GenerationError(
             "the image is too narrow for this model",
@@ -43,9 +43,38 @@ def resized(processor: Processor, size: Size, where: object = None) -> Size:
     return height, width
 
 
+def first_size(processor: Processor, size: Size) -> Size:
+    """Return the height and width to which an image is resized first, before it has whole tiles.
+
+    Without tiles that is its own size.
+    """
+    if processor.tiles is None:
+        return size
+    height, width = size
+    aspect, longest = width / height, processor.tiles.longest_side
+    if width >= height:
+        return max(_even(int(longest / aspect)), 1), longest
+    return longest, max(_even(int(longest * aspect)), 1)
+
+
+def _even(length: int) -> int:
+    return length + length % 2
+
+
+def tile_grid(processor: Processor, size: Size) -> tuple[int, int]:
+    """Return the rows and columns of tiles of an image that has been resized; zeros without."""
+    if processor.tiles is None:
+        return 0, 0
+    grid = size[0] // (processor.height or 1), size[1] // (processor.width or 1)
+    return (0, 0) if grid == (1, 1) else grid
+
+
 def token_count(processor: Processor, size: Size) -> int:
     """Return the number of tokens of an image that has been resized."""
-    return size[0] // processor.side * (size[1] // processor.side)
+    rows, columns = tile_grid(processor, size)
+    if rows * columns:
+        size = processor.height or 0, processor.width or 0
+    return size[0] // processor.side * (size[1] // processor.side) * (rows * columns + 1)
 
 
 def _within_bounds(processor: Processor, size: Size) -> Size:
@@ -79,6 +108,25 @@ def _fixed(processor: Processor, _size: Size) -> Size:
     return processor.height or 0, processor.width or 0
 
 
+def _whole_tiles(processor: Processor, size: Size) -> Size:
+    (height, width), tall, wide = size, processor.height or 1, processor.width or 1
+    aspect = width / height
+    if width >= height:
+        width = _multiple(width, wide)
+        return _multiple(int(width / aspect), tall), width
+    height = _multiple(height, tall)
+    return height, _multiple(int(height * aspect), wide)
+
+
+def _multiple(length: int, step: int) -> int:
+    return max(math.ceil(length / step), 1) * step
+
+
 _SIZINGS: Mapping[str, Callable[[Processor, Size], Size]] = MappingProxyType(
-    {"pixel_bounds": _within_bounds, "token_budget": _within_budget, "fixed": _fixed}
+    {
+        "pixel_bounds": _within_bounds,
+        "token_budget": _within_budget,
+        "fixed": _fixed,
+        "tiles": _whole_tiles,
+    }
 )

@@ -12,7 +12,7 @@ from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.packing import EncodedText, Segments, packs
+from rdrr_runtime.packing import EncodedText, Segments, mean_of, packs
 from rdrr_runtime.phases.cache.state_cache import state_name
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.reference.batch import CpuBatch
@@ -126,6 +126,10 @@ class CpuBackend:
             ]
             self._position.advance(len(text))
             yield np.concatenate(parts)
+
+    def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
+        """Yield the mean of a part of the hidden states of each text, see `Backend.means`."""
+        return (mean_of(states[part]) for states in self.hidden(texts))
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token each time, and return `count` new ids.

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
 
 from rdrr_format.errors import GenerationError
 from rdrr_manifests.models import Processor
 
 from rdrr_runtime.text.control_tokens import BEGIN, END
+
+
+class ImageLayout(NamedTuple):
+    """What an image is in a prompt.
+
+    Attributes:
+        tokens: Tokens of a tile, and of the whole image.
+        rows: Rows of tiles; 0 without tiles.
+        columns: Columns of tiles.
+    """
+
+    tokens: int
+    rows: int = 0
+    columns: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens of the tiles and of the whole image."""
+        return self.tokens * (self.rows * self.columns + 1)
 
 
 class ImagePlaces:
@@ -18,12 +39,12 @@ class ImagePlaces:
 
     Args:
         processor: The recipe.
-        counts: Tokens of each image, in the order of the prompt.
+        layouts: `ImageLayout` of each image, in the order of the prompt.
     """
 
-    def __init__(self, processor: Processor, counts: Sequence[int]) -> None:
+    def __init__(self, processor: Processor, layouts: Sequence[tuple[int, int, int]]) -> None:
         self._processor = processor
-        self._counts = list(counts)
+        self._layouts = [ImageLayout(*layout) for layout in layouts]
         self._places = 0
         self._pattern = re.compile(
             f"{BEGIN}[^{BEGIN}{END}]*{END}|{re.escape(processor.placeholder)}"
@@ -34,13 +55,27 @@ class ImagePlaces:
         return self._pattern.sub(self._fill, text)
 
     def _fill(self, match: re.Match[str]) -> str:
-        processor = self._processor
-        if match[0] != processor.placeholder:
+        if match[0] != self._processor.placeholder:
             return match[0]
         # A place without an image is refused by `check`.
-        count = self._counts[self._places] if self._places < len(self._counts) else 0
+        layouts = self._layouts[self._places :] or [ImageLayout(0)]
         self._places += 1
-        return f"{processor.before}{processor.token * count}{processor.after}"
+        return self._tiles(layouts[0]) + self._tokens(layouts[0])
+
+    def _tokens(self, layout: ImageLayout) -> str:
+        processor = self._processor
+        return f"{processor.before}{processor.token * layout.tokens}{processor.after}"
+
+    def _tiles(self, layout: ImageLayout) -> str:
+        tiles, token = self._processor.tiles, self._processor.token
+        if tiles is None or not layout.rows:
+            return ""
+        text = ""
+        for row, column in product(range(1, layout.rows + 1), range(1, layout.columns + 1)):
+            before = tiles.before.replace("{row}", str(row)).replace("{column}", str(column))
+            text += before + token * layout.tokens
+            text += tiles.row_after if column == layout.columns else ""
+        return text + tiles.after
 
     def check(self, ids: Sequence[int], token: Sequence[int]) -> None:
         """Check that each image has a place, and that no other text became a token of an image.
@@ -53,18 +88,19 @@ class ImagePlaces:
         Raises:
             GenerationError: There are more or fewer places than images, or other tokens of images.
         """
-        if self._places != len(self._counts):
+        if self._places != len(self._layouts):
             raise GenerationError(
                 "the chat template does not have one place for each image",
-                expected=f"{len(self._counts)} times {self._processor.placeholder}",
+                expected=f"{len(self._layouts)} times {self._processor.placeholder}",
                 found=self._places,
                 hint="change the messages, or use the template that belongs to the model",
             )
         count = ids.count(token[0]) if len(token) == 1 else None
-        if count != sum(self._counts):
+        total = sum(layout.total for layout in self._layouts)
+        if count != total:
             raise GenerationError(
                 "the prompt has other tokens of images than its images need",
-                expected=f"{sum(self._counts)} times {self._processor.token}",
+                expected=f"{total} times {self._processor.token}",
                 found="no such token" if count is None else count,
                 hint="change the messages",
             )

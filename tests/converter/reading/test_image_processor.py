@@ -16,6 +16,7 @@ from rdrr_runtime.images.patches import image_patches
 from support.images import drawn_image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 VISION = {"vision_config": {"patch_size": 14, "image_size": 896}, "mm_tokens_per_image": 256}
@@ -68,6 +69,21 @@ def test_settings_of_gemma_3_and_its_configuration_give_its_pixels_and_tokens() 
     np.testing.assert_allclose(second, expected[:, :14, 14:28], atol=1e-5, rtol=0)
 
 
+def test_settings_of_idefics_3_and_its_configuration_give_its_tiles() -> None:
+    judge = Idefics3ImageProcessorPil(
+        size={"longest_edge": 150}, max_image_size={"longest_edge": 64}, image_mean=[0.4] * 3
+    )
+    config = {"vision_config": {"patch_size": 16}, "scale_factor": 2}
+    processor = read(judge.to_dict(), config)
+    assert processor is not None
+    assert processor.side == 32
+    expected = judge(images=[drawn_image(133, 58)], return_tensors="np")["pixel_values"][0]
+    result = patches(judge.to_dict(), config)
+    assert len(result) == 16 * len(expected)
+    last = result[-1].reshape(3, 16, 16)
+    np.testing.assert_allclose(last, expected[-1, :, 48:, 48:], atol=1e-5, rtol=0)
+
+
 def test_settings_nested_in_those_of_the_processor_are_read() -> None:
     nested = {"image_processor": {"image_processor_type": "Qwen2VLImageProcessor"}}
     files = {"processor_config.json": json.dumps(nested).encode()}
@@ -93,6 +109,11 @@ def test_a_checkpoint_without_a_known_processor_has_no_recipe() -> None:
         ({"image_processor_type": "Qwen2VLImageProcessor", "size": "big"}, {}, None),
         ({"image_processor_type": "Qwen2VLImageProcessor", "do_resize": False}, {}, "resize"),
         ({"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": True}, VISION, "pan"),
+        (
+            {"image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": False},
+            {"scale_factor": 4},
+            "do_image_splitting",
+        ),
         ({"image_processor_type": "Gemma3ImageProcessor"}, {}, "merged into its tokens"),
     ],
 )

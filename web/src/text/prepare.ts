@@ -49,31 +49,56 @@ export function prepared(file: TokenizerFile): TokenizerFile {
   const pre = file.pre_tokenizer && preTokenizerOf(file.pre_tokenizer);
   checkPostProcessor(file.post_processor);
   // Added tokens are found by added.ts: the library takes text that looks like some for them.
-  return { ...file, normalizer, pre_tokenizer: pre, added_tokens: [] };
+  const model = { continuing_subword_prefix: file.model.type === 'WordPiece' ? '##' : null, ...file.model };
+  return { ...file, model, normalizer, pre_tokenizer: pre, added_tokens: [] };
 }
 
-const MODELS = ['BPE', 'Unigram', 'WordLevel'];
+const MODELS = ['BPE', 'Unigram', 'WordLevel', 'WordPiece'];
 
 function checkModel(model: Description): void {
   if (!MODELS.includes(model.type)) throw refused(`a model of type ${model.type}`);
+  const isWordPiece = model.type === 'WordPiece';
   for (const field of ['dropout', 'continuing_subword_prefix', 'end_of_word_suffix']) {
-    if (model[field]) throw refused(`a model with ${field}`);
+    if (model[field] && !(isWordPiece && field === 'continuing_subword_prefix')) throw refused(`a model with ${field}`);
   }
 }
 
-const NORMALIZERS = ['NFC', 'NFD', 'NFKC', 'NFKD', 'Prepend', 'Replace'];
+const NORMALIZERS: Readonly<Record<string, (step: Description) => Description>> = {
+  Sequence: (step) => normalizers(...(step['normalizers'] as Description[]).map(normalizerOf)),
+  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Prepend'].map((type) => [type, (step: Description) => step])),
+  // The library gives the content to a function that reads $ as a reference.
+  Replace: (step) => ({ ...step, content: String(step['content']).replaceAll('$', '$$$$') }),
+  BertNormalizer: bert,
+  // Python's library knows no special sigma for the end of a word.
+  Lowercase: (step) => normalizers(replaced('Σ', 'σ'), step),
+  StripAccents: () => replaced('\\p{M}', ''),
+};
 
 function normalizerOf(step: Description): Description {
-  if (step.type === 'Sequence') {
-    return { ...step, normalizers: (step['normalizers'] as Description[]).map(normalizerOf) };
-  }
-  if (!NORMALIZERS.includes(step.type)) throw refused(`the normalizer ${step.type}`);
-  // The library gives the content to a function that reads $ as a reference.
-  return step.type === 'Replace' ? { ...step, content: String(step['content']).replaceAll('$', '$$$$') } : step;
+  const rewrite = NORMALIZERS[step.type];
+  if (!rewrite) throw refused(`the normalizer ${step.type}`);
+  return rewrite(step);
+}
+
+const normalizers = (...steps: Description[]): Description => ({ type: 'Sequence', normalizers: steps });
+const replaced = (Regex: string, content: string): Description => ({ type: 'Replace', pattern: { Regex }, content });
+
+const IDEOGRAPHS =
+  '[\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff\\u{20000}-\\u{2a6df}\\u{2a700}-\\u{2b81f}\\u{2b920}-\\u{2ceaf}\\u{2f800}-\\u{2fa1f}]';
+
+function bert({ clean_text: clean, handle_chinese_chars: chinese, strip_accents: strip, lowercase = true }: Description): Description {
+  const steps: Description[] = [];
+  if (clean !== false) steps.push(replaced('[\\0\\ufffd]|(?![\\t\\n\\r])[\\p{Cc}\\p{Cf}\\p{Co}]', ''), replaced('\\p{White_Space}', ' '));
+  if (chinese !== false) steps.push(replaced(IDEOGRAPHS, ' $& '));
+  if (strip ?? lowercase) steps.push({ type: 'NFD' }, replaced('\\p{Mn}', ''));
+  if (lowercase) steps.push(normalizerOf({ type: 'Lowercase' }));
+  return normalizers(...steps);
 }
 
 // The pattern of GPT-2, which the library writes with its own idea of white space.
 const WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
 
 const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description>> = {
   Sequence: (step) => sequence(...(step['pretokenizers'] as Description[]).map(preTokenizerOf)),
@@ -85,8 +110,9 @@ const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description
   WhitespaceSplit: () => matched('\\S+'),
   Punctuation: ({ behavior = 'Isolated' }) => {
     if (behavior !== 'Isolated') throw refused(`the pre-tokenizer Punctuation (${String(behavior)})`);
-    return isolated('[\\p{P}!-/:-@\\[-`{-~]');
+    return isolated(PUNCTUATION);
   },
+  BertPreTokenizer: () => sequence(matched('\\P{White_Space}+'), isolated(PUNCTUATION)),
 };
 
 function preTokenizerOf(step: Description): Description {

@@ -24,6 +24,7 @@ from rdrr_converter.sources.quantized._scales import (
     scales_of,
     zeros_of,
 )
+from rdrr_converter.sources.quantized.exact import Symmetric, as_blocks
 from rdrr_converter.sources.quantized.modules import Module
 
 _ZERO = "weight_zero_point"
@@ -93,7 +94,10 @@ def decode_scaled(
         Groups(shape[1], columns),
     )
     size = (weight.rows, weight.columns)
-    return module.decoded(size, _NAMES[weight.dtype], decode, weight.file)
+    tensor = module.decoded(size, _NAMES[weight.dtype], decode, weight.file)
+    if weight.dtype != "I8" or rows != 1 or decode.zeros is not None:
+        return tensor
+    return as_blocks(tensor, Symmetric(8, decode.groups, decode.scales.read))
 
 
 def _tile(

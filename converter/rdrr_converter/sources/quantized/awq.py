@@ -16,6 +16,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.checkpoint.source import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
+from rdrr_converter.sources.quantized.exact import Symmetric, as_blocks
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _BITS = 4
@@ -41,12 +42,16 @@ class _Weight:
         begin, stop, _ = columns.indices(self.qweight.rows)
         values = _unpack_transposed(self.qweight, slice(begin, stop), first, end)
         window = self.groups.window(begin, stop)
-        scales = self.scales.read(window, slice(first, end)).T
+        scales = self.scales_of(slice(first, end), window)
         if self.qzeros is None:
             zeros = np.full(scales.shape, _MIDDLE, np.float32)
         else:
             zeros = _unpack_transposed(self.qzeros, window, first, end).astype(np.float32)
         return self.groups.scaled(values, begin, scales, zeros)
+
+    def scales_of(self, rows: slice, groups: slice) -> F32Array:
+        """Return scales [rows, groups]."""
+        return self.scales.read(groups, rows).T
 
 
 def _unpack_transposed(
@@ -84,7 +89,11 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
         module, "scales", qweight.rows, count, () if size is None else (size,), "g_idx"
     )
     decode = _Weight(qweight, qzeros, scales, groups)
-    return module.decoded((outputs, qweight.rows), f"AWQ {_BITS}-bit", decode, qweight.file)
+    shape = (outputs, qweight.rows)
+    tensor = module.decoded(shape, f"AWQ {_BITS}-bit", decode, qweight.file)
+    if qzeros is not None:
+        return tensor
+    return as_blocks(tensor, Symmetric(_BITS, groups, decode.scales_of))
 
 
 def _check(settings: Settings, where: object) -> None:

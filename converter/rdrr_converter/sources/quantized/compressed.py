@@ -26,6 +26,7 @@ from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
 from rdrr_converter.sources.quantized._scaled import decode_scaled
 from rdrr_converter.sources.quantized._scales import Scales, scales_of, zeros_of
+from rdrr_converter.sources.quantized.exact import Symmetric, as_blocks
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings
 
 _FORMATS = (
@@ -102,8 +103,11 @@ def _decode_packed(module: Module, settings: Settings) -> SourceTensor:
     scales = scales_of(module, "weight_scale", _scale_shape(module, shape[0]))
     sizes = tuple(columns for weights in _weights(settings) for _, columns in _tiles(weights))
     groups = find_groups(module, "weight_scale", shape[1], scales.shape[1], sizes, "weight_g_idx")
-    decode = _Packed(packed, shape, bits, groups, scales, _zeros(module, bits, scales.shape))
-    return module.decoded(shape, f"int{bits}", decode, packed.file)
+    zeros = _zeros(module, bits, scales.shape)
+    decode = _Packed(packed, shape, bits, groups, scales, zeros)
+    tensor = module.decoded(shape, f"int{bits}", decode, packed.file)
+    read_zeros = None if zeros.stored is None else zeros.read
+    return as_blocks(tensor, Symmetric(bits, groups, scales.read, read_zeros))
 
 
 def _scale_shape(module: Module, rows: int) -> tuple[int, int]:

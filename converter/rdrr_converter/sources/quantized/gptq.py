@@ -23,6 +23,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.checkpoint.source import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import WIDTHS, unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
+from rdrr_converter.sources.quantized.exact import Symmetric, as_blocks
 from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _FORMATS = ("gptq", "gptq_v2")
@@ -53,12 +54,17 @@ class _Weight:
         words, start = word_span(begin, stop, self.bits)
         packed = self.qweight.stored(words, slice(first, end))
         values = unpack(packed.T, self.bits)[:, begin - start : stop - start]
-        window = self.groups.window(begin, stop)
-        scales = self.scales.read(window, slice(first, end)).T
-        return self.groups.scaled(values, begin, scales, self._zeros(window, first, end))
+        window, outputs = self.groups.window(begin, stop), slice(first, end)
+        scales, zeros = self.scales_of(outputs, window), self.zeros_of(outputs, window)
+        return self.groups.scaled(values, begin, scales, zeros)
 
-    def _zeros(self, groups: slice, first: int, end: int) -> F32Array:
-        """Return the zero points [rows, groups]."""
+    def scales_of(self, rows: slice, groups: slice) -> F32Array:
+        """Return scales [rows, groups]."""
+        return self.scales.read(groups, rows).T
+
+    def zeros_of(self, rows: slice, groups: slice) -> F32Array:
+        """Return zero points [rows, groups]."""
+        first, end = rows.start, rows.stop
         words, start = word_span(first, end, self.bits)
         packed: npt.NDArray[np.uint32] = np.ascontiguousarray(self.qzeros.stored(groups, words))
         packed = packed.view("<u4")
@@ -91,7 +97,8 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
     old = _packings(settings) == [_FORMATS[0]]
     borrows = 32 % bits == 0 and "gptqmodel" in str(_maker(settings)).lower()
     decode = _Weight(qweight, qzeros, scales, bits, groups, int(old), borrows)
-    return module.decoded((outputs, columns), f"GPTQ {bits}-bit", decode, qweight.file)
+    tensor = module.decoded((outputs, columns), f"GPTQ {bits}-bit", decode, qweight.file)
+    return as_blocks(tensor, Symmetric(bits, groups, decode.scales_of, decode.zeros_of))
 
 
 def _maker(settings: Settings) -> object:

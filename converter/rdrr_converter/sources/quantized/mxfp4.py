@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.checkpoint.lazy_rows import LazyRows
 from rdrr_converter.checkpoint.source import SourceTensor
 
 METHOD = "mxfp4"
@@ -62,13 +62,13 @@ def _joined(blocks: SourceTensor, scales: SourceTensor | None) -> SourceTensor:
         (*outer, groups * _MXFP4.block_elements),
         _MXFP4.name,
         blocks.file,
-        partial(_open, stored),
+        LazyRows(stored).opened,
     )
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A matrix of blocks that are put in order when rows of it are taken.
+    """Blocks that are put in order, a part of the rows at a time.
 
     Attributes:
         blocks: Opens the stored nibbles, uint8 [rows * groups, 16].
@@ -80,9 +80,8 @@ class _Stored:
     scales: Callable[[], npt.NDArray[Any]]
     groups: int
 
-    def __getitem__(self, key: slice | tuple[slice, slice]) -> _Bytes:
-        """Return some rows, or some bytes of some rows."""
-        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+    def __call__(self, rows: slice) -> _Bytes:
+        """Return the blocks of some rows, uint8 [rows, bytes of a row]."""
         scales = np.ascontiguousarray(self.scales()[rows])
         nibbles = self.blocks().reshape(-1, self.groups, 16)[rows]
         ordered = np.empty((*nibbles.shape[:2], _MXFP4.block_bytes), np.uint8)
@@ -91,8 +90,4 @@ class _Stored:
         first, last = nibbles[:, :, :8], nibbles[:, :, 8:]
         ordered[:, :, 1::2] = (first & 15) | (last << 4)
         ordered[:, :, 2::2] = (first >> 4) | (last & 0xF0)
-        return ordered.reshape(len(ordered), -1)[:, columns]
-
-
-def _open(stored: _Stored) -> npt.NDArray[Any]:
-    return cast("npt.NDArray[Any]", stored)
+        return ordered.reshape(len(ordered), -1)

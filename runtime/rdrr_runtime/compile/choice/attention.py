@@ -49,6 +49,7 @@ class AttentionCandidate:
 
 
 CANDIDATES = (
+    AttentionCandidate(AttentionKernel.MATRICES, "attention on matrices of subgroups"),
     AttentionCandidate(AttentionKernel.TILED_LARGE, "attention in large tiles of rows"),
     AttentionCandidate(AttentionKernel.TILED_SMALL, "attention in small tiles of rows"),
     AttentionCandidate(AttentionKernel.SPLIT_KV, "attention with the keys in splits"),
@@ -75,18 +76,25 @@ def choose_attention(
             CANDIDATES, key=lambda candidate: candidate.kernel is not AttentionKernel.STREAMING
         )
         return choose(candidates, lambda candidate: candidate.refusal(request), wishes)
-    useful = _useful(request)
+    precision = preferences.hint("computePrecision")
+    useful = _useful(request, exact=precision is not None and precision.value == "f32")
     candidates = [candidate for candidate in CANDIDATES if candidate.kernel in useful]
     return choose(candidates, lambda candidate: candidate.refusal(request), ())
 
 
-def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
-    """Return the kernels that are fast for the rows of a pass, whether or not they can run."""
+def _useful(request: AttentionRequest, *, exact: bool) -> frozenset[AttentionKernel]:
+    """Return the kernels that are fast for the rows of a pass, whether or not they can run.
+
+    Args:
+        request: The attention.
+        exact: Whether nothing is to be rounded to f16.
+    """
     rows, multi_sequence = request.ctx.max_rows, request.ctx.multi_sequence
     if rows > 1 and not multi_sequence:
         most = max(rows, min(TILE_ROWS.values()))
         tiles = {kernel for kernel, size in TILE_ROWS.items() if size <= most}
-        return frozenset({*tiles, AttentionKernel.STREAMING})
+        matrices = set() if exact else {AttentionKernel.MATRICES}
+        return frozenset({*matrices, *tiles, AttentionKernel.STREAMING})
     is_small = rows <= (SMALL_BATCH if multi_sequence else 1)
     splits = {AttentionKernel.SPLIT_KV} if is_small and request.spec.splits > 1 else set()
     return frozenset({*splits, AttentionKernel.STREAMING})

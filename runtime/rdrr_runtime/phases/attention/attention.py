@@ -7,6 +7,8 @@ split_kv     several workgroups split the keys of a row and head, and a second p
 tiled_small  8 rows share the keys that they read, in passes of many rows together with the heads
              that read the same ones (`rdrr_runtime.phases.attention.attention_tiled`)
 tiled_large  likewise for 16 rows
+matrices     many rows, on matrices that subgroups multiply
+             (`rdrr_runtime.phases.attention.attention_subgroup`)
 
 The tiled kernels can split the keys as well.
 """
@@ -22,6 +24,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
 from rdrr_format.errors import DeviceError, FormatError
 
+from rdrr_runtime.phases.attention.attention_subgroup import attention_subgroup, subgroup_refusal
 from rdrr_runtime.phases.attention.attention_tiled import attention_tiled, tiled_refusal
 from rdrr_runtime.phases.attention.spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import MAX_HEAD_DIM, LayerCache
@@ -30,12 +33,13 @@ from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 
 class AttentionKernel(StrEnum):
-    """The attention kernels, with the names that the manifest's hints use."""
+    """The attention kernels; the manifest's hints name all but `matrices`."""
 
     STREAMING = "streaming"
     SPLIT_KV = "split_kv"
     TILED_SMALL = "tiled_small"
     TILED_LARGE = "tiled_large"
+    MATRICES = "matrices"
 
 
 TILE_ROWS: Mapping[AttentionKernel, int] = MappingProxyType(
@@ -107,6 +111,8 @@ def refusal(
     """
     if which in TILE_ROWS:
         return tiled_refusal(ctx, spec, TILE_ROWS[which])
+    if which is AttentionKernel.MATRICES:
+        return subgroup_refusal(ctx, spec)
     scratch = spec.scratch_bytes(ctx.max_rows)
     if which is AttentionKernel.SPLIT_KV and scratch > max_binding:
         return f"its scratch of {scratch} bytes exceeds the {max_binding} that the device can bind"
@@ -165,6 +171,8 @@ def attention(
         if obstacle is not None:
             raise DeviceError(f"{which} cannot run: {obstacle}", where=label, hint="use streaming")
         phases = attention_tiled(ctx, spec, buffers, rows, label)
+    elif which is AttentionKernel.MATRICES:
+        phases = attention_subgroup(ctx, spec, buffers, label)
     else:
         phases = [_scan(ctx, spec, buffers, label, tuning_keys)]
     if partial and result:

@@ -253,7 +253,7 @@ class KvCache:
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        caches = sum(layer.keys.size + layer.values.size for layer in self.layers.values())
+        caches = sum(layer.keys.size + layer.values.size for layer in set(self.layers.values()))
         return caches + self.states.size
 
     def of_sequence(self, sequence: int) -> list[BufferSlice]:
@@ -376,16 +376,21 @@ class KvCache:
                 hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
         # Pools, so that a kernel can reach the caches of all layers through few bindings.
-        sizes = [[align(part.size) for part in spec.parts] for spec in specs.values()]
+        # Attention that is not causal reads what the same layer of the same pass has stored.
+        first_of = {spec: layer for layer, spec in reversed(specs.items())}
+        holders = {layer: layer if graph.is_causal else first_of[specs[layer]] for layer in specs}
+        held = {layer: specs[layer] for layer in dict.fromkeys(holders.values())}
+        sizes = [[align(part.size) for part in spec.parts] for spec in held.values()]
         keys = arena.pool("keys", sum(first for first, _ in sizes))
         values = arena.pool("values", sum(second for _, second in sizes))
-        layers = {
+        caches = {
             layer: LayerCache(
                 keys.empty(f"keys.{layer}", first.size),
                 values.empty(f"values.{layer}", second.size),
             )
-            for layer, (first, second) in ((layer, spec.parts) for layer, spec in specs.items())
+            for layer, (first, second) in ((layer, spec.parts) for layer, spec in held.items())
         }
+        layers = {layer: caches[holder] for layer, holder in holders.items()}
         states = StateCache.allocate(arena, graph.states, sequences, COPIES)
         return KvCache(context, dtype, specs, layers, states)
 

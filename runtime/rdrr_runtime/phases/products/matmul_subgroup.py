@@ -158,15 +158,21 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
         return "weights in F32 are not rounded to f16"
     if not readable(weight):
         return f"its {weight.dtype} values are stored column-major"
-    sizes = ctx.capabilities.subgroup_sizes
     if not _fits(ctx, SMALL, weight.k):
         return "the smallest tile does not fit into a workgroup"
-    if _multiplies(ctx) and (sizes is None or sizes[0] != sizes[1] or sizes[0] % 32):
+    return sizes_refusal(ctx)
+
+
+def sizes_refusal(ctx: OpContext) -> str | None:
+    """Return why the subgroups of a device cannot share a tile, or None if they can."""
+    sizes = ctx.capabilities.subgroup_sizes
+    if multiplies(ctx) and (sizes is None or sizes[0] != sizes[1] or sizes[0] % 32):
         return "the subgroups of the device are not all of one size, a multiple of 32"
     return None
 
 
-def _multiplies(ctx: OpContext) -> bool:
+def multiplies(ctx: OpContext) -> bool:
+    """Return whether subgroups multiply matrices; else each thread multiplies elements."""
     return MATRIX_FEATURE in ctx.capabilities.features
 
 
@@ -205,7 +211,7 @@ def _count(ctx: OpContext, tile: SubgroupTile, outputs: int) -> int:
 
 def _fits(ctx: OpContext, tile: SubgroupTile, k: int) -> bool:
     """Return whether steps of a tile divide `k`, and it fits the device's memory and threads."""
-    shape, threads = matrix_shape(ctx), tile.teams * _subgroup(ctx)
+    shape, threads = matrix_shape(ctx), tile.teams * subgroup_threads(ctx)
     assert shape is not None, "a refusal says that there is none"
     return (
         padded(k, K_TILE) % tile.step == 0
@@ -214,10 +220,10 @@ def _fits(ctx: OpContext, tile: SubgroupTile, k: int) -> bool:
     )
 
 
-def _subgroup(ctx: OpContext) -> int:
+def subgroup_threads(ctx: OpContext) -> int:
     """Return the threads of a subgroup, or those that take its place."""
     sizes = ctx.capabilities.subgroup_sizes
-    return sizes[0] if _multiplies(ctx) and sizes is not None else SOFTWARE_THREADS
+    return sizes[0] if multiplies(ctx) and sizes is not None else SOFTWARE_THREADS
 
 
 def matmul_subgroup(
@@ -258,7 +264,7 @@ def matmul_subgroup(
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    matrices, size = _multiplies(ctx), _subgroup(ctx)
+    matrices, size = multiplies(ctx), subgroup_threads(ctx)
     kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
     tuning_key = ctx.tuning_key(
         f"matmul matmul_subgroup.{kind} {weight.n}x{weight.k}, {ctx.max_rows} rows",

@@ -26,36 +26,17 @@ from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.attention import distance_bias
 from support.comparison import relative_error
-from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, on_device
+from support.gpu import F32, TOLERANCE, Bench, filled_cache, normal, on_device
 
 CONTEXT = 640
-PREFILL = [which for which in AttentionKernel if which is not AttentionKernel.SPLIT_KV]
+KERNELS = [which for which in AttentionKernel if which is not AttentionKernel.MATRICES]
+PREFILL = [which for which in KERNELS if which is not AttentionKernel.SPLIT_KV]
 TILED = [AttentionKernel.TILED_SMALL, AttentionKernel.TILED_LARGE]
 WITH_SPLITS = [
-    *((which, which is AttentionKernel.SPLIT_KV) for which in AttentionKernel),
+    *((which, which is AttentionKernel.SPLIT_KV) for which in KERNELS),
     *((kernel, True) for kernel in TILED),
 ]
 MAX_BINDING = 1 << 27
-
-
-def filled_cache(
-    bench: Bench, rng: np.random.Generator, cache: KvSpec, used: int
-) -> tuple[list[F32], list]:
-    """Return random keys and values, and caches with them that hold NaN after `used` slots."""
-    shape = (cache.kv_heads, cache.context, cache.head_dim)
-    if cache.dtype == "q8_0":
-        wide = [normal(rng, *shape) for _ in range(2)]
-        for array in wide:
-            array[:, used:] = 1e5  # `cache_in_q8_0` has no codes for NaN
-        packed = [cache_in_q8_0(array) for array in wide]
-        return [values[:, :used] for _, values in packed], [bench.upload(raw) for raw, _ in packed]
-    kind = np.float16 if cache.dtype == "f16" else np.float32
-    arrays = [normal(rng, *shape).astype(kind) for _ in range(2)]
-    for array in arrays:
-        array[:, used:] = np.nan
-    return [values[:, :used].astype(np.float32) for values in arrays], [
-        bench.upload(a) for a in arrays
-    ]
 
 
 def check(
@@ -106,7 +87,7 @@ def check(
     assert np.isnan(result[rows:]).all()
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256, 512])
 def test_every_head_dimension_equals_torch(bench, rng, head_dim, which) -> None:
     spec = AttentionSpec(4, KvSpec(2, head_dim, CONTEXT), head_dim**-0.5)
@@ -120,7 +101,7 @@ def test_every_head_dimension_equals_torch(bench, rng, head_dim, which) -> None:
     check(bench, rng, spec, rows=3, base=0, which=which)
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (3, 3)])
 def test_grouped_queries_softcap_and_f32_equal_torch(
     any_bench, rng, heads, kv_heads, which
@@ -146,7 +127,7 @@ def test_a_query_that_is_nan_stays_visible(any_bench, rng, which, splits, cap) -
     assert is_nan.sum() == 64
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize("head_dim", [64, 96])
 def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
     any_bench, rng, head_dim, which
@@ -155,14 +136,14 @@ def test_attention_over_a_q8_0_cache_equals_torch_on_its_dequantized_values(
     check(any_bench, rng, spec, rows=5, base=250, which=which)
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize(("rows", "base"), [(1, 399), (1, 400), (5, 197), (3, 0)])
 def test_a_row_attends_within_its_chunk(any_bench, rng, which, rows, base) -> None:
     spec = AttentionSpec(6, KvSpec(2, 64, CONTEXT, "f32"), 0.2, chunk=100)
     check(any_bench, rng, spec, rows=rows, base=base, which=which)
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize(("rows", "base", "window"), [(1, 401, 0), (5, 450, 300), (3, 390, 0)])
 def test_sinks_enlarge_the_denominator(any_bench, rng, which, rows, base, window) -> None:
     """One sink is far above all scores, and one far below."""
@@ -172,7 +153,7 @@ def test_sinks_enlarge_the_denominator(any_bench, rng, which, rows, base, window
     check(any_bench, rng, spec, rows=rows, base=base, which=which, sinks=sinks)
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize("base", [0, 126, 127, 128, 500])
 def test_the_sliding_window_ends_at_the_right_slot(bench, rng, base, which) -> None:
     spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=128)
@@ -234,7 +215,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
     assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("which", KERNELS)
 def test_tiled_kernels_refuse_rows_of_different_sequences(bench, which) -> None:
     spec, x = AttentionSpec(2, KvSpec(1, 64, 8, "f32"), 1.0), bench.poisoned(4096)
     alone = bench.context(1)

@@ -6,14 +6,9 @@ the operation runs the same tests with it.
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from rdrr_device.capabilities import DEFAULT_LIMITS, MATRIX_FEATURE, Capabilities, MatrixShape
 from rdrr_device.dry_run import DryRunArena
-from rdrr_device.implementations import implementation, is_installed
 from rdrr_device.shaders import WgslCompiler, for_compiler
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
@@ -33,8 +28,8 @@ from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, Bench, normal, stored_matrix
 from support.lowered import WITH_MATRICES
+from support.matrices import matrix_compiler, stating_matrices
 
-SHAPE = MatrixShape(16, 16, 16, "f16", "f32")
 TILES = {
     "four teams": SubgroupTile(32, 32, 64, 2, 2),
     "one team": SubgroupTile(16, 32, 64, 1, 1),
@@ -51,17 +46,6 @@ WEIGHTS = (
     ("Q6_K", Layout.COLUMN),
 )
 """A type for each way in which weights are read."""
-
-
-def context(bench: Bench, rows: int, max_rows: int | None = None) -> OpContext:
-    """Return a context of a device that states a shape, and multiplies it if it can."""
-    ctx = bench.context(rows, max_rows=max_rows)
-    stated = bench.device.capabilities
-    matrices = stated.matrices or (SHAPE,)
-    sizes = stated.subgroup_sizes
-    return replace(
-        ctx, capabilities=replace(ctx.capabilities, matrices=matrices, subgroup_sizes=sizes)
-    )
 
 
 def buffers(bench: Bench, max_rows: int, k: int) -> HalfRows:
@@ -81,7 +65,7 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
     rows, n, k = case
     weight, values = stored_matrix(bench, rng, dtype, layout, (n, k))
     x = normal(rng, rows, k) * (10.0 ** rng.integers(-6, 7, (rows, 1))).astype(np.float32)
-    ctx, y, target = context(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
+    ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_subgroup(ctx, weight, target, y, tile=TILES[tile], label="t"),
@@ -120,7 +104,7 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -
     rows, n, k = 20, 70, 72
     weight, values = stored_matrix(bench, rng, "Q8_0", Layout.ROW, (n, k))
     x, before, bias = normal(rng, 90, k), normal(rng, 90, n), normal(rng, n)
-    ctx, y, target = context(bench, rows, 90), bench.upload(before), buffers(bench, 90, k)
+    ctx, y, target = stating_matrices(bench, rows, 90), bench.upload(before), buffers(bench, 90, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_subgroup(
@@ -165,37 +149,22 @@ def test_few_rows_of_columns_take_short_steps(rows, n, tile) -> None:
     assert tuple(form for form in FEW_COLUMNS if form == chosen) == expected
 
 
-@pytest.fixture
-def null_device(monkeypatch):
-    """A device of Dawn's backend that does nothing, but whose compiler knows matrices."""
-    if not is_installed("dawn"):
-        pytest.skip("the package wgpudawn is not installed")
-    monkeypatch.setenv("WGPU_BACKEND_TYPE", "Null")
-    features = ("chromium-experimental-subgroup-matrix", "shader-f16", "subgroups")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapter = implementation("dawn").api.gpu.request_adapter_sync()
-    return adapter.request_device_sync(required_features=features)
-
-
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
-def test_tint_accepts_the_product_on_matrices(null_device, dtype, layout) -> None:
-    limits = DEFAULT_LIMITS | {"max-compute-workgroup-storage-size": 49_152}
-    features = frozenset({"subgroup", MATRIX_FEATURE})
-    able = Capabilities(features, limits, subgroup_sizes=(32, 32), matrices=(SHAPE,))
-    arena, (rows, n, k) = DryRunArena(able), (512, 8192, 256)
-    ctx = OpContext(State.create(arena, rows, ring=4), rows, able)
+def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
+    compiler = matrix_compiler()
+    arena, (rows, n, k) = DryRunArena(WITH_MATRICES), (512, 8192, 256)
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     y, factors = (arena.empty("x", size) for size in half_sizes(rows, k))
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
     (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
     small = FEW_COLUMNS[1] if layout is Layout.COLUMN else FEW_ROWS[0]
     (few,) = matmul_subgroup(ctx, weight, x, out, tile=small, label="t")
-    null_device.create_shader_module(
+    compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
     )
     source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
     assert "subgroupMatrixMultiplyAccumulate" in source
-    null_device.create_shader_module(code=source)
+    compiler.create_shader_module(code=source)
     with pytest.raises(Exception, match="subgroupMatrixStore"):
-        null_device.create_shader_module(code=source.replace("row_major>(&results", "(&results"))
+        compiler.create_shader_module(code=source.replace("row_major>(&results", "(&results"))

@@ -10,6 +10,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.packing import Segments
 from rdrr_runtime.phases.rows.embed import embed
+from rdrr_runtime.phases.rows.interpolate import interpolate
 from rdrr_runtime.phases.rows.position_embed import position_embed
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.packing import upload_weight
@@ -78,6 +79,22 @@ def test_types_of_tokens_are_looked_up_by_segment(bench, rng) -> None:
     x = bench.upload(before)
     bench.run(position_embed(ctx, table, x, offset=0, by_type=True, label="t"), 5)
     assert relative_error(bench.download(x, 5, 256), before + values[types]) < TOLERANCE
+
+
+def test_four_rows_of_a_table_are_added_by_their_factors(bench, rng) -> None:
+    before, table, factors = normal(rng, 5, 68), normal(rng, 9, 68), normal(rng, 5, 4)
+    nearest = rng.integers(0, 9, (5, 4))
+    uploads = (bench.upload(table), bench.arena.upload("nearest", nearest.astype(np.uint32)))
+    x, ctx = bench.upload(before), bench.context(5)
+    bench.run(interpolate(ctx, x, *uploads, bench.upload(factors), width=68, label="t"), 5)
+    expected = before + (table[nearest] * factors[..., None]).sum(axis=1)
+    assert relative_error(bench.download(x, 5, 68), expected) < TOLERANCE
+
+
+def test_a_width_that_is_no_multiple_of_four_is_not_interpolated(bench, rng) -> None:
+    x = bench.upload(normal(rng, 4, 30))
+    with pytest.raises(FormatError, match="multiple of 4"):
+        interpolate(bench.context(4), x, x, x, x, width=30, label="t")
 
 
 def test_rows_of_flat_blocks_are_dequantized(bench, rng) -> None:

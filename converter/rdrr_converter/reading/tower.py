@@ -1,0 +1,116 @@
+"""The vision tower of a checkpoint: the block `vision`, the recipe of images, and the tensors.
+
+A tower that is incomplete, or not of the form that the architecture describes, is left out, since
+the text model runs without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pydantic
+from rdrr_format.errors import ConversionError, SourceError
+from rdrr_manifests.models import Architecture, Processor, Vision
+
+from rdrr_converter.architectures import ArchitectureRule, Config, read_block
+from rdrr_converter.checkpoint.source import Source
+from rdrr_converter.reading.expected_tensors import Shapes, expected_tensors
+from rdrr_converter.reading.finder import Finder
+from rdrr_converter.reading.image_processor import read_image_processor
+from rdrr_converter.reading.matching import ModelTensor
+from rdrr_converter.reading.stacks import as_matrix
+from rdrr_converter.reading.unread_keys import unread_keys
+
+_KEY = "vision_config"
+
+
+@dataclass(frozen=True)
+class VisionTower:
+    """The vision tower of a checkpoint.
+
+    Attributes:
+        block: The manifest's `vision`; None if there is no tower.
+        processor: The manifest's `processor`.
+        tensors: Its tensors in storage order.
+        used: Their names in the checkpoint.
+        notes: Notes for the user.
+    """
+
+    block: Vision | None = None
+    processor: Processor | None = None
+    tensors: tuple[ModelTensor, ...] = ()
+    used: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+NO_TOWER = VisionTower()
+
+
+def match_tower(source: Source, rule: ArchitectureRule | None, text: Architecture) -> VisionTower:
+    """Return the vision tower of a checkpoint, if it has one that can be used.
+
+    Args:
+        source: The checkpoint.
+        rule: The description of the tower; None if the architecture has none.
+        text: Sizes of the text model.
+    """
+    values = source.config.get(_KEY)
+    if rule is None or not isinstance(values, Mapping):
+        return NO_TOWER
+    if not any(name.startswith(rule.prefixes) for name in source.tensors):
+        return NO_TOWER
+    config = rule.config(values, f"{source.config_path}, {_KEY}")
+    try:
+        block = _block(rule, config, text, len(source.tensors))
+        tensors, used = _tensors(source, rule, config, block)
+        processor = read_image_processor(source)
+    except (SourceError, ConversionError, pydantic.ValidationError) as error:
+        return _unusable(str(error))
+    unread = unread_keys(config, rule)
+    if unread:
+        return _unusable(f"its configuration has unknown keys: {', '.join(unread)}")
+    notes = () if processor else ("no known settings of an image processor: images cannot be read",)
+    return VisionTower(block, processor, tensors, used, notes)
+
+
+def _unusable(why: str) -> VisionTower:
+    why = " ".join(why.split())  # a validation error has several lines
+    return VisionTower(notes=(f"the vision tower cannot be used, so it is not converted: {why}",))
+
+
+def _block(rule: ArchitectureRule, config: Config, text: Architecture, tensors: int) -> Vision:
+    block = Vision.model_validate(read_block(rule.sizes, config))
+    if block.num_layers > tensors:
+        raise config.fault("the number of layers", f"at most {tensors}", block.num_layers)
+    if block.output_size != text.hidden_size:
+        raise config.fault("the output size", str(text.hidden_size), block.output_size)
+    return block
+
+
+def _tensors(
+    source: Source, rule: ArchitectureRule, config: Config, block: Vision
+) -> tuple[tuple[ModelTensor, ...], frozenset[str]]:
+    """Return the tensors, and their names in the checkpoint.
+
+    Raises:
+        SourceError: One is missing, or has the wrong shape.
+    """
+    dimensions = {
+        "channels": config.integer("in_channels"),
+        "frames": config.integer("temporal_patch_size"),
+        "patch": config.integer("patch_size"),
+        "hidden": block.hidden_size,
+        "inner": block.intermediate_size,
+        "merged": block.merged_size,
+        "output": block.output_size,
+        "positions": block.position_grid**2,
+    }
+    finder = Finder(source, rule, Shapes(dimensions, None))
+    tensors = []
+    for expected in expected_tensors(rule, config, block.num_layers, None):
+        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
+        if tensor is None:
+            raise SourceError("a tensor is missing", where=source.path, expected=name)
+        tensors.append(ModelTensor(name, as_matrix(tensor), expected.rule.role, None))
+    return tuple(tensors), frozenset(finder.used)

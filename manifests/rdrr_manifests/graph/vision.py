@@ -1,0 +1,238 @@
+"""The vision tower of a model as a graph of its own, whose rows are the patches of images.
+
+    x = patches W^T + b + interpolated position embedding
+    x = x + attention(norm(x)), x = x + feed_forward(norm(x))           in each layer
+    embeddings = down(gelu(up(merged(norm(x)))))                        after the last layer
+    tap = down(gelu(up(norm(merged(x)))))                               after each of some layers
+
+`merged` makes one row of the patches of a token, which follow each other. Attention is that of
+encoders, within each frame, with rows and columns of patches as the positions of its rope. Its ops
+are those of text models, and three more; the host computes rope and interpolation from the grid.
+
+The tensors have names of their own, to which the converter brings those of checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import cast
+
+from rdrr_format.errors import ManifestError
+
+from rdrr_manifests.faults import tensor_field
+from rdrr_manifests.graph.builder import ACTIVATIONS
+from rdrr_manifests.graph.ops import (
+    Activation,
+    Attention,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+    WeightKind,
+    WeightUse,
+    uses,
+    values_read,
+)
+from rdrr_manifests.graph.weights import Value
+from rdrr_manifests.models.manifest import Manifest
+from rdrr_manifests.models.vision import Vision
+
+VISION = "visual."
+"""Prefix of the names of the tower's tensors."""
+
+CACHE = 0
+"""Cache of the keys and values of all layers, since no later pass reads them."""
+
+PATCHES, POSITIONS = f"{VISION}patch_embed", f"{VISION}embed_positions"
+LAYER, MERGER, TAP = f"{VISION}layers.{{layer}}.", f"{VISION}merger.", f"{VISION}taps.{{tap}}."
+ATTENTION_NORM, FEED_FORWARD_NORM = "input_layernorm", "post_attention_layernorm"
+
+
+@dataclass(frozen=True)
+class Patches:
+    """out = the values of the patches, [patches, width]."""
+
+    out: str
+    width: int
+
+
+@dataclass(frozen=True)
+class InterpolatedPositions:
+    """out[r] = x[r] + the position embedding of patch r, between the nearest rows of a grid.
+
+    Bilinear: the corners of the grid are those of the image.
+
+    Attributes:
+        weight: [grid * grid, features of x], rows of the grid one after the other.
+        grid: Rows and columns of the grid.
+    """
+
+    x: Value
+    out: str
+    weight: WeightUse
+    grid: int
+
+
+@dataclass(frozen=True)
+class MergeRows:
+    """out[r] = the rows r * rows to (r + 1) * rows of x, one after the other."""
+
+    x: Value
+    out: str
+    rows: int
+
+
+VisionOp = Op | Patches | InterpolatedPositions | MergeRows
+
+
+def values_of(op: VisionOp) -> tuple[str, ...]:
+    """Return the names of the values that an op reads, in the order of its fields."""
+    return values_read(cast(Op, op))  # it reads the fields of any op
+
+
+@dataclass(frozen=True)
+class VisionGraph:
+    """The graph of a tower.
+
+    Attributes:
+        vision: The block that it was derived from.
+        ops: Ops in order of execution; `Rope.table` is always 0, the rope of the patches' places.
+        embeddings: Name of the value that holds the embeddings.
+        taps: Names of the values that hold the taps.
+    """
+
+    vision: Vision
+    ops: tuple[VisionOp, ...]
+    embeddings: str
+    taps: tuple[str, ...] = field(default=())
+
+    def weights(self) -> tuple[WeightUse, ...]:
+        """Return every tensor that the graph reads, in order of first use."""
+        return tuple(use for op in self.ops for use in uses(cast(Op, op)))  # likewise
+
+
+class _Builder:
+    """A graph under construction."""
+
+    def __init__(self, vision: Vision) -> None:
+        self.vision = vision
+        self.ops: list[VisionOp] = []
+
+    def add(self, op: VisionOp) -> str:
+        self.ops.append(op)
+        return op.out
+
+    def norm(self, x: str, out: str, stem: str, width: int) -> str:
+        weight, bias = (_vector(f"{stem}.{part}", width) for part in ("weight", "bias"))
+        return self.add(Norm(x, out, weight, self.vision.norm_eps, False, centred=True, bias=bias))
+
+    def linear(self, x: str, out: str, stem: str, shape: tuple[int, int]) -> str:
+        weight = WeightUse(f"{stem}.weight", shape)
+        return self.add(Linear(x, out, weight, _vector(f"{stem}.bias", shape[0])))
+
+    def begin(self) -> str:
+        vision = self.vision
+        x = self.add(Patches("v.patches", vision.patch_inputs))
+        x = self.linear(x, "v.embedded", PATCHES, (vision.hidden_size, vision.patch_inputs))
+        shape = (vision.position_grid**2, vision.hidden_size)
+        table = WeightUse(f"{POSITIONS}.weight", shape, WeightKind.TABLE)
+        return self.add(InterpolatedPositions(x, "v.x", table, vision.position_grid))
+
+    def layer(self, number: int, x: str) -> str:
+        size, stem, name = self.vision.hidden_size, LAYER.format(layer=number), f"v{number}"
+        hidden = self.norm(x, f"{name}.attn_in", f"{stem}{ATTENTION_NORM}", size)
+        x = self.add(Residual(x, self._attention(hidden, number), f"{name}.x_attn"))
+        hidden = self.norm(x, f"{name}.ffn_in", f"{stem}{FEED_FORWARD_NORM}", size)
+        inner = self.vision.intermediate_size
+        branch = self.feed_forward(hidden, f"{stem}mlp.", (size, inner, size))
+        return self.add(Residual(x, branch, f"{name}.x"))
+
+    def _attention(self, hidden: str, number: int) -> str:
+        vision, name, stem = self.vision, f"v{number}", LAYER.format(layer=number)
+        size, heads = vision.hidden_size, vision.num_attention_heads
+        q, k, v = (
+            self.linear(hidden, f"{name}.{part}", f"{stem}self_attn.{part}_proj", (size, size))
+            for part in "qkv"
+        )
+        q, k = (self.add(Rope(value, f"{value}_rope", heads, 0)) for value in (q, k))
+        dim = vision.head_dim
+        attended = self.add(
+            Attention(q, k, v, f"{name}.attn", CACHE, heads, heads, dim, dim**-0.5, causal=False)
+        )
+        return self.linear(attended, f"{name}.attn_out", f"{stem}self_attn.o_proj", (size, size))
+
+    def feed_forward(
+        self, x: str, stem: str, widths: tuple[int, int, int], activation: str | None = None
+    ) -> str:
+        inputs, inner, outputs = widths
+        name = activation or ACTIVATIONS[self.vision.activation]
+        up = self.linear(x, f"{stem}up", f"{stem}up_proj", (inner, inputs))
+        active = self.add(Activation(up, f"{stem}active", name, inner))
+        return self.linear(active, f"{stem}out", f"{stem}down_proj", (outputs, inner))
+
+    def merge(self, x: str, stem: str, *, norm_first: bool) -> str:
+        """Append what makes tokens of patches; the norm is that of patches, or of tokens."""
+        vision, merged = self.vision, self.vision.merged_size
+        rows = vision.merge_size**2
+        if norm_first:
+            x = self.norm(x, f"{stem}normed", f"{stem}norm", vision.hidden_size)
+        x = self.add(MergeRows(x, f"{stem}merged", rows))
+        if not norm_first:
+            x = self.norm(x, f"{stem}normed", f"{stem}norm", merged)
+        # Whatever the activation of the layers is, mergers have the exact GELU.
+        return self.feed_forward(x, stem, (merged, merged, vision.output_size), "gelu_erf")
+
+
+def _vector(name: str, width: int) -> WeightUse:
+    return WeightUse(name, (width,), WeightKind.VECTOR)
+
+
+def vision_graph(vision: Vision) -> VisionGraph:
+    """Return the graph that a block describes."""
+    build = _Builder(vision)
+    x, taps = build.begin(), []
+    for layer in range(vision.num_layers):
+        x = build.layer(layer, x)
+        if layer in vision.taps:
+            stem = TAP.format(tap=vision.taps.index(layer))
+            taps.append(build.merge(x, stem, norm_first=False))
+    embeddings = build.merge(x, MERGER, norm_first=True)
+    return VisionGraph(vision, tuple(build.ops), embeddings, tuple(taps))
+
+
+def derive_vision(manifest: Manifest, names: Collection[str] | None = None) -> VisionGraph | None:
+    """Return the graph of a package's vision tower; None if it has none.
+
+    Args:
+        manifest: Typed manifest, translated from any generation.
+        names: Names of the tensors that exist; those of the manifest when None.
+
+    Raises:
+        ManifestError: A tensor of the tower is missing or has the wrong shape.
+    """
+    if manifest.vision is None:
+        return None
+    known = frozenset(manifest.tensors if names is None else names)
+    if manifest.vision.num_layers > len(known):
+        # Deriving takes time for every layer, and a hostile manifest may state millions.
+        raise ManifestError(
+            "the tower has more layers than the package has tensors",
+            where="vision.numLayers",
+            expected=f"at most {len(known)}",
+            found=manifest.vision.num_layers,
+        )
+    graph = vision_graph(manifest.vision)
+    for use in graph.weights():
+        tensor = manifest.tensors.get(use.name)
+        if use.name not in known or (tensor is not None and tensor.shape != use.shape):
+            raise ManifestError(
+                "a tensor of the vision tower is missing"
+                if tensor is None
+                else "a tensor of the vision tower has the wrong shape",
+                where=tensor_field(use.name),
+                expected=f"shape {list(use.shape)}",
+                found=None if tensor is None else list(tensor.shape),
+            )
+    return graph

@@ -1,0 +1,59 @@
+"""`vision`: the tower that makes embeddings of the patches of an image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rdrr_manifests.models.base import WRITTEN_IF_SET, Block
+
+Layer = Annotated[int, Field(ge=0)]
+
+
+class Vision(Block):
+    """A vision tower: an encoder of patches, and what merges them into tokens of the text model.
+
+    Written by rdrr only. What an image's patches are is the block `processor`.
+
+    Attributes:
+        patch_inputs: Values of a patch.
+        hidden_size: Width of the residual stream.
+        intermediate_size: Width of the feed-forward.
+        num_layers: Number of layers.
+        num_attention_heads: Heads of attention, of `hiddenSize / numAttentionHeads` elements each.
+        activation: Activation of the feed-forward: `gelu` (the tanh form), `gelu_erf`, `silu` or
+            `relu`.
+        norm_eps: Epsilon of the LayerNorms.
+        position_grid: Rows and columns of the learned position embedding, which is interpolated to
+            those of an image.
+        rope_theta: Base of the frequencies of the rotary embedding in two dimensions: the first
+            half of a head's pairs is rotated by the row of a patch, the second by its column.
+        merge_size: Height and width, in patches, of the square that becomes one token.
+        output_size: Width of the embeddings, which is the hidden size of the text model.
+        taps: Layers after which the stream is merged as well; what becomes of it is added to the
+            tokens of the image after the first layers of the text model, in this order.
+    """
+
+    patch_inputs: int = Field(gt=0, le=1 << 20)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    activation: Literal["gelu", "gelu_erf", "silu", "relu"]
+    norm_eps: float = Field(gt=0)
+    position_grid: int = Field(gt=0, le=1 << 12)
+    rope_theta: float = Field(gt=0)
+    merge_size: int = Field(gt=0, le=64)
+    output_size: int = Field(gt=0)
+    taps: Annotated[tuple[Layer, ...], WRITTEN_IF_SET] = ()
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def merged_size(self) -> int:
+        """Elements of the patches of a token."""
+        return self.hidden_size * self.merge_size**2

@@ -1,0 +1,217 @@
+"""A vision tower on a WebGPU device.
+
+Its weights stay in GPU memory. The buffers of an image grow with the largest one so far, since an
+image of a model may have ten thousand patches, and most have a few hundred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from rdrr_device.arena import Arena, DeviceArena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.capabilities import INT8_DOT
+from rdrr_device.device import Device
+from rdrr_format.errors import FormatError, GenerationError
+from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
+from rdrr_manifests.graph.ops import WeightKind
+from rdrr_manifests.graph.padding import LANES, PaddedGraph
+from rdrr_manifests.graph.vision import POSITIONS
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.compile.choice.preferences import Preferences
+from rdrr_runtime.compile.lowering.builder import LoadedModel
+from rdrr_runtime.compile.lowering.towers import TowerInputs, lower_tower, usual_ops
+from rdrr_runtime.compile.lowering.values import Workspace
+from rdrr_runtime.compile.weights.upload import allocate_weights
+from rdrr_runtime.exec.executor import DispatchExecutor
+from rdrr_runtime.images.patches import ImagePatches
+from rdrr_runtime.images.places import Places
+from rdrr_runtime.images.tower import ImageFeatures, merged_grid
+from rdrr_runtime.packing import EncodedText, Segments
+from rdrr_runtime.phases.cache.kv_cache import KvCache
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.generation_state import State
+from rdrr_runtime.phases.rows.interpolate import NEIGHBOURS
+from rdrr_runtime.sequences.step import Step
+
+FEWEST_PATCHES = 256
+"""Patches that the buffers have room for at least; they double when an image has more."""
+
+F32 = NDArray[np.float32]
+F32_BYTES = 4
+
+
+class GpuTower:
+    """The vision tower of a package on a device.
+
+    Args:
+        package: The package.
+        device: The device, which the caller closes.
+        policy: Kernel hints; none when None.
+
+    Raises:
+        GenerationError: The package has no tower.
+        FormatError: The tower has widths that kernels cannot compute.
+        DeviceError: There is too little memory.
+    """
+
+    def __init__(self, package: Package, device: Device, policy: Policy | None = None) -> None:
+        graph = package.vision_graph
+        if graph is None:
+            raise GenerationError("the package has no vision tower", where=package.where)
+        _check_widths(graph)
+        self._graph, self._device = graph, device
+        self._arena = DeviceArena(device, f"{package.manifest.model_id}.vision")
+        able = device.capabilities
+        # Towers are small and exact: activations stay in f32.
+        preferences = Preferences(policy or Policy(), able.software, INT8_DOT in able.language)
+        usual = _usual_graph(graph)
+        weights = allocate_weights(self._arena, package, PaddedGraph(usual), preferences)
+        weights.fill()
+        values = np.ascontiguousarray(package.dequantize(f"{POSITIONS}.weight"))
+        table = self._arena.upload("positions", values)
+        workspace = Workspace(self._arena, 0)
+        model = LoadedModel(
+            usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
+        )
+        self._loaded = _Loaded(graph, model, table, device)
+        self._buffers: _Buffers | None = None
+
+    def encode(self, image: ImagePatches) -> ImageFeatures:
+        """Return the features of an image, see `Tower.encode`.
+
+        Raises:
+            GenerationError: The tower cannot read these patches.
+            DeviceError: There is too little memory, or the device is lost.
+        """
+        places = Places.of(self._graph.vision, image)
+        buffers = self._with_room(len(places.rows))
+        buffers.write(image, places)
+        *taps, embeddings = buffers.run(len(places.rows))
+        return ImageFeatures(embeddings, tuple(taps), merged_grid(self._graph.vision, image))
+
+    def _with_room(self, patches: int) -> _Buffers:
+        if self._buffers is None or self._buffers.patches < patches:
+            if self._buffers is not None:
+                self._buffers.arena.dispose()
+            self._buffers = None  # until the new ones exist
+            room = max(FEWEST_PATCHES, 1 << (patches - 1).bit_length())
+            self._buffers = _Buffers(self._loaded, room)
+        return self._buffers
+
+    def close(self) -> None:
+        """Free the memory of the tower."""
+        if self._buffers is not None:
+            self._buffers.arena.dispose()
+        self._arena.dispose()
+
+
+def _check_widths(graph: VisionGraph) -> None:
+    """Refuse widths that kernels cannot compute, which read four values at a time."""
+    for use in graph.weights():
+        if use.shape[-1] % LANES and use.kind is not WeightKind.TABLE:
+            raise FormatError(
+                "the vision tower runs on the backend `cpu` only",
+                where=use.name,
+                expected=f"rows in multiples of {LANES} values",
+                found=use.shape[-1],
+            )
+
+
+def _usual_graph(graph: VisionGraph) -> Graph:
+    """Return the ops that text models have, too, as a graph, whose rope the host computes."""
+    vision = graph.vision
+    rope = RopeSpec(vision.rope_theta, vision.head_dim, vision.head_dim)
+    return Graph(usual_ops(graph), (rope,), vision.num_layers, vision.hidden_size, 0, 0)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What of a tower does not depend on the image.
+
+    Attributes:
+        graph: The graph.
+        model: Its weights.
+        table: Its position embedding.
+        device: The device.
+    """
+
+    graph: VisionGraph
+    model: LoadedModel
+    table: BufferSlice
+    device: Device
+
+
+class _Buffers:
+    """The buffers of a tower for images of up to some number of patches, and its passes on them.
+
+    Args:
+        loaded: The tower.
+        patches: Most patches.
+    """
+
+    def __init__(self, loaded: _Loaded, patches: int) -> None:
+        self.patches = patches
+        self._loaded, self._device = loaded, loaded.device
+        vision = loaded.graph.vision
+        self.arena: Arena = DeviceArena(loaded.device, "vision.image")
+        arena = self.arena
+        self._inputs = TowerInputs(
+            arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
+            loaded.table,
+            arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
+            arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
+        )
+        self._rope = arena.empty("rope", F32_BYTES * patches * vision.head_dim)
+        tokens = patches // vision.merge_size**2
+        self._steps = [
+            Step(loaded.device, State.create(arena, rows, packs_texts=True))
+            for rows in (patches, tokens)
+        ]
+        of_patches, of_tokens = (
+            self._model_of(step, rows)
+            for step, rows in zip(self._steps, (patches, tokens), strict=True)
+        )
+        cache = KvCache.allocate(arena, loaded.model.graph, patches, "f32")
+        self._executor = DispatchExecutor(loaded.device)
+        parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
+        self._parts = [(part, self._executor.prepare(part.phases)) for part in parts]
+
+    def _model_of(self, step: Step, rows: int) -> tuple[LoadedModel, OpContext]:
+        """Return the model with a workspace for some rows, and the context of phases on them."""
+        workspace = Workspace(self.arena, rows)
+        model = replace(self._loaded.model, workspace=workspace, ropes=(self._rope,))
+        return model, OpContext(step.state, rows, self._device.capabilities)
+
+    def write(self, image: ImagePatches, places: Places) -> None:
+        """Write the patches of an image, and what follows from their places."""
+        vision, write = self._loaded.graph.vision, self._device.write
+        nearest, factors = places.interpolation(vision.position_grid)
+        write(self._inputs.patches, np.ascontiguousarray(image.patches))
+        write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
+        write(self._inputs.factors, np.ascontiguousarray(factors))
+        write(self._rope, places.rope_table(vision.rope_theta, vision.head_dim))
+        # The position of a patch is its number within its frame; all frames have the same places.
+        patches, tokens = len(places.rows), len(places.rows) // vision.merge_size**2
+        for step, rows in zip(self._steps, (patches, tokens), strict=True):
+            ids = [0] * rows
+            frame = EncodedText(ids[: rows // places.frames])
+            step.write_texts(ids, Segments.of([frame] * places.frames))
+
+    def run(self, patches: int) -> list[F32]:
+        """Run the tower and return the results of the merged parts, in their order."""
+        vision = self._loaded.graph.vision
+        tokens = patches // vision.merge_size**2
+        for part, prepared in self._parts:
+            self._executor.run(prepared, tokens if part.is_merged else patches)
+        size = F32_BYTES * tokens * vision.output_size
+        outs = [part.out for part, _ in self._parts if part.is_merged]
+        read = [self._device.read(out, 0, size).view(np.float32) for out in outs]
+        results = [values.reshape(tokens, vision.output_size) for values in read]
+        if not all(np.isfinite(values[:, :1]).all() for values in results):
+            raise GenerationError("the vision tower gave values that are not finite")
+        return results

@@ -1,0 +1,142 @@
+"""Vision towers are converted with their text models, and left out where they cannot be used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_format.errors import UsageError
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.package import validate
+from safetensors.numpy import load_file, save_file
+from support.checkpoints import edit_vision, make_multimodal, write_tokenizer
+from support.images import save_processor
+from support.seeds import generator_of
+
+SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
+UNUSABLE = "the vision tower cannot be used, so it is not converted"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("qwen") / "model", generator_of(request)
+    make_multimodal("qwen3_vl", rng, rope_scaling=SECTIONS).save_pretrained(folder)
+    write_tokenizer(folder)
+    save_processor(folder)
+    return folder
+
+
+def manifest_of(folder: Path) -> Manifest:
+    assert validate(folder, deep=True).faults == ()
+    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+
+
+def tower_types(manifest: Manifest) -> dict[str, str]:
+    return {name: t.dtype for name, t in manifest.tensors.items() if t.group == "vision"}
+
+
+def test_tower_and_text_are_one_package_with_the_recipe_of_images(checkpoint, tmp_path):
+    result = convert(checkpoint, tmp_path / "out", quantize="q8_0")
+    assert result.notes == ()
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.output_size, manifest.vision.taps) == (64, (0,))
+    assert manifest.processor.merge_size == manifest.vision.merge_size == 2
+    types = tower_types(manifest)
+    assert types["visual.layers.0.self_attn.k_proj.weight"] == "F16"
+    assert types["visual.taps.0.norm.weight"] == "F32"
+    assert manifest.tensors["visual.patch_embed.weight"].shape == (32, 3 * 2 * 16 * 16)
+    assert manifest.quantization == "Q8_0"
+    assert manifest.quantization_info is not None
+    assert manifest.quantization_info.vision == "f16"
+
+
+def test_the_tower_has_a_precision_of_its_own(checkpoint, tmp_path):
+    convert(checkpoint, tmp_path / "out", quantize="f16", vision_quantize="q8_0")
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.quantization == "F16"
+    assert tower_types(manifest)["visual.merger.up_proj.weight"] == "Q8_0"
+    assert manifest.conversion is not None
+    assert dict(manifest.conversion)["options"]["visionQuantize"] == "q8_0"
+
+
+def test_the_tower_can_be_left_out(checkpoint, tmp_path):
+    result = convert(checkpoint, tmp_path / "out", quantize="f16", without_vision=True)
+    manifest = manifest_of(tmp_path / "out")
+    assert (manifest.vision, manifest.processor, tower_types(manifest)) == (None, None, {})
+    (note,) = result.notes
+    assert "not part of the text model" in note
+
+
+def test_a_precision_of_a_tower_that_is_left_out_is_a_usage_error(checkpoint, tmp_path):
+    with pytest.raises(UsageError, match="`without_vision` leaves out"):
+        convert(checkpoint, tmp_path / "out", without_vision=True, vision_quantize="f16")
+
+
+def without(part: str) -> Any:
+    def change(folder: Path) -> None:
+        state = load_file(folder / "model.safetensors")
+        left = {name: values for name, values in state.items() if part not in name}
+        assert len(left) < len(state)
+        save_file(left, folder / "model.safetensors")
+
+    return change
+
+
+def stating(**values: Any) -> Any:
+    return lambda folder: edit_vision(folder, **values)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("visual.merger.norm.weight"), "a tensor is missing"),
+        (without("attn.qkv.bias"), "a tensor is missing"),
+        (stating(hidden_size=40), "wrong shape"),
+        (stating(out_hidden_size=32), "the output size cannot be used"),
+        (stating(num_position_embeddings=2303), "the square of a number"),
+        (stating(depth=10**9), "the number of layers cannot be used"),
+        (stating(in_channels=4), "in_channels cannot be used"),
+        (stating(patch_size=[16, 16]), "patch_size cannot be used"),
+        (stating(deepstack_visual_indexes=[0, -1]), "a list of layers"),
+        (stating(hidden_act="relu2"), "activation"),
+        (stating(rope_parameters={"rope_type": "yarn"}), "rope_type axial"),
+        (stating(window_size=112), "unknown keys: window_size"),
+    ],
+)
+def test_a_tower_that_cannot_be_used_is_left_out_and_the_note_says_why(
+    checkpoint, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint, folder)
+    change(folder)
+    result = convert(folder, tmp_path / "out", dry_run=True)
+    notes = [note for note in result.notes if note.startswith(UNUSABLE)]
+    assert len(notes) == 1
+    assert why in notes[0]
+    assert not any(tensor.name.startswith("visual.") for tensor in result.tensors)
+
+
+def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint, folder)
+    (folder / "preprocessor_config.json").unlink()
+    result = convert(folder, tmp_path / "out", dry_run=True)
+    assert any("images cannot be read" in note for note in result.notes)
+    assert any(tensor.name.startswith("visual.") for tensor in result.tensors)
+
+
+def test_an_export_leaves_out_the_tower_and_says_so(checkpoint, tmp_path):
+    convert(checkpoint, tmp_path / "out", quantize="f16")
+    for to in ("safetensors", "gguf"):
+        result = export(tmp_path / "out", tmp_path / f"exported.{to[:4]}", to=to)
+        assert any("vision tower" in note for note in result.notes)
+    names = load_file(tmp_path / "exported.safe/model.safetensors")
+    assert not any("vis" in name for name in names)
+    assert json.loads((tmp_path / "exported.safe/config.json").read_text(encoding="utf-8"))
