@@ -24,7 +24,6 @@ from rdrr_format.file_hash import changed_meanwhile, hash_file
 from rdrr_format.file_state import FileState
 from rdrr_format.hub import HubStore
 from rdrr_format.integrity import new_hasher
-from rdrr_format.remote_stores import piece_size
 from rdrr_format.shard_reader import wrong_hash
 from rdrr_format.stores import LocalStore, Store, store_errors
 from rdrr_format.verified_files import VerifiedFiles
@@ -221,6 +220,8 @@ def _copy(
     store: Store, copies: LocalStore, shard: Shard, algorithm: str, stopped: threading.Event
 ) -> None:
     """Copy one shard in pieces, hashing it on the way, until it is complete or `stopped` is set."""
+    from rdrr_format.remote_stores import piece_size  # an HTTP client, with TLS
+
     where = f"{store.describe()}/{shard.filename}"
     running = new_hasher(algorithm)
     step = piece_size(store, shard.filename, shard.size)

@@ -118,14 +118,15 @@ def test_the_metadata_is_the_manifest_without_its_lists(made_package):
         assert weights.manifest is weights.package.manifest
 
 
-def test_reading_weights_imports_no_runtime_no_torch_and_no_wgpu(made_package):
+def test_reading_weights_imports_no_runtime_no_torch_no_wgpu_and_no_http_client(made_package):
     code = (
-        "import sys, rdrr\n"
+        "import sys, rdrr, rdrr_manifests.loading\n"
         f"weights = rdrr.open({str(made_package)!r})\n"
         "for name in weights: weights[name]; weights.get_slice(name)[:1]\n"
         "repr(weights), weights.metadata\n"
         "heavy = {one.partition('.')[0] for one in sys.modules}\n"
-        "print(sorted(heavy & {'torch', 'wgpu', 'rdrr_runtime', 'rdrr_device', 'transformers'}))\n"
+        "unneeded = {'torch', 'wgpu', 'rdrr_runtime', 'rdrr_device', 'transformers', 'ssl'}\n"
+        "print(sorted(heavy & unneeded))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
