@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from _script import finish, table
 from rdrr._convert import calibration_text
+from rdrr._measurement import spread
 from rdrr_format.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,13 +48,6 @@ def _phrases(text: str) -> set[str]:
     return {" ".join(words[at : at + PHRASE]) for at in range(len(words) - PHRASE + 1)}
 
 
-def spread(ids: Sequence[int], tokens: int) -> list[int]:
-    """Return windows from all over a text, `tokens` in all, one after the other."""
-    windows = max(1, min(tokens, len(ids)) // WINDOW)
-    step = len(ids) // windows
-    return [token for at in range(windows) for token in ids[at * step : at * step + WINDOW]]
-
-
 def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a row for each package."""
     import rdrr
@@ -64,7 +58,7 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
     calibration = calibration_text()
     measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
     with closing(rdrr.load(plain, **EXACT)) as base:
-        ids = spread(base.encode(text), options.tokens)
+        ids = spread(base.encode(text), options.tokens, WINDOW)
         for layout, arguments in LAYOUTS.items():
             usual = rdrr.convert(options.checkpoint, folder / "usual", overwrite=True, **arguments)
             yield _row(layout, "q4_k_m", usual, base, ids)

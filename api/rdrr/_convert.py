@@ -1,25 +1,25 @@
-"""Conversion, with the measurement that a limited size needs.
+"""Conversion, with what takes a run of the model: sensitivities, and the divergence of the result.
 
-The converter chooses types by the sensitivity of the weights, which takes a run of the model; it
-knows no runtime, so the run is here.
+The converter knows no runtime, so the runs are here.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rdrr_converter.options import ConvertKeywords, ConvertOptions
+from rdrr_format.errors import UsageError
+from rdrr_format.extras import import_extra
 from rdrr_format.misuse import explained
 from rdrr_format.options import fill
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from rdrr._texts import read_text
 
+if TYPE_CHECKING:
     from rdrr_converter.output.report import ConversionResult
     from rdrr_converter.progress import ProgressCallback
 
@@ -28,6 +28,9 @@ WINDOW, TOKENS = 256, 8192
 
 _CARRIED = ("arch", "allow_unread", "lora", "follow_links", "workers")
 """Options that say how the checkpoint is read."""
+
+_QUALITY = ("quality", "imatrix", "size", "bits_per_weight", "text", "plan", "tensor_types")
+"""Options without which a package has the usual mix."""
 
 
 @explained
@@ -42,7 +45,8 @@ def convert(
     """Convert a checkpoint to an RDRR package.
 
     With `size` or `bits_per_weight`, and without an `imatrix`, the sensitivity of the weights is
-    measured first, with torch on the CPU, which takes 4 bytes of memory a weight and more.
+    measured first, with torch on the CPU, which takes 4 bytes of memory a weight and more. With
+    `measure`, the package is compared with its source in the same way at the end.
 
     Args:
         source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
@@ -68,44 +72,98 @@ def convert(
 
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     is_limited = chosen.size is not None or chosen.bits_per_weight is not None
-    if not is_limited or chosen.imatrix is not None:
+    needs_sensitivity = is_limited and chosen.imatrix is None
+    if not needs_sensitivity and chosen.measure is None:
         return convert_checkpoint(source, destination, options=chosen, progress=progress)
-    with _measured(source, destination, chosen) as imatrix:
-        chosen = replace(chosen, imatrix=imatrix, text=None)
-        return convert_checkpoint(source, destination, options=chosen, progress=progress)
+    from rdrr._measurement import Judge, measurement, write_measurement
+
+    _check(source, destination, chosen)
+    text = None if chosen.text is None else read_text(chosen.text)
+    held_out = None if chosen.measure is None else _held_out(chosen.measure, text)
+    with TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        plain_options = ConvertOptions(
+            quantize="f32", without_draft_head=True, without_vision=True, **_carried(chosen)
+        )
+        convert_checkpoint(source, folder / "plain", options=plain_options)
+        # A model that predicts no text is refused before minutes of measuring and encoding.
+        judge = None if held_out is None else Judge(folder / "plain", held_out)
+        settled = replace(chosen, measure=None)
+        if needs_sensitivity:
+            settled = replace(settled, imatrix=_sensitivity(folder, text), text=None)
+        result = convert_checkpoint(source, destination, options=settled, progress=progress)
+        if judge is None:
+            return result
+        usual = _usual(source, folder / "usual", chosen)
+        measured = measurement(
+            judge.compare(result.destination),
+            None if usual is None else judge.compare(usual.destination),
+        )
+    write_measurement(result.destination, measured)
+    return replace(result, measured=measured)
 
 
-@contextmanager
-def _measured(
-    source: str | Path, destination: str | Path, options: ConvertOptions
-) -> Iterator[Path]:
-    """Measure the sensitivity of a checkpoint's weights, and yield the file for a `with` block."""
+def _check(source: str | Path, destination: str | Path, options: ConvertOptions) -> None:
+    """Refuse before minutes of measuring what would be refused after them."""
     from rdrr_converter.check_options import check_options
-    from rdrr_converter.convert import convert as convert_checkpoint
     from rdrr_converter.output.target import Target
-    from rdrr_format.extras import import_extra
-    from rdrr_manifests.package import open_package
 
-    from rdrr._texts import read_text
-    from rdrr.importance import measure_importance
-
-    # What would be refused after minutes of measuring is refused before.
     check_options(options)
-    import_extra("torch", "torch", "measuring the sensitivity of weights")
+    import_extra("torch", "torch", "measuring a model")
     if not options.dry_run:
         Target(source, destination, overwrite=options.overwrite, resume=options.resume).check()
-    text = calibration_text() if options.text is None else read_text(options.text)
-    with TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
-        plain, matrix = Path(name) / "plain", Path(name) / "sensitivity.gguf"
-        carried = {key: getattr(options, key) for key in _CARRIED}
-        plain_options = ConvertOptions(
-            quantize="f32", without_draft_head=True, without_vision=True, **carried
+    elif options.measure is not None:
+        raise UsageError(
+            "a dry run writes no package that `measure` could compare with its source",
+            expected="`measure` or `dry_run`",
+            found="both",
         )
-        convert_checkpoint(source, plain, options=plain_options)
-        longest = open_package(plain).manifest.architecture.max_seq_len
-        window = min(WINDOW, longest)
-        measure_importance(plain, text, matrix, window=window, limit=TOKENS, sensitivity=True)
-        yield matrix
+
+
+def _held_out(path: str | Path, text: str | None) -> str:
+    """Return the text to measure on.
+
+    Raises:
+        UsageError: The types of the weights would be chosen on the same text.
+    """
+    held_out = read_text(path)
+    if held_out in (text, calibration_text()):
+        raise UsageError(
+            "a package is not judged on the text on which it was calibrated",
+            where=path,
+            hint="a text for `measure` that differs from that of `text`",
+        )
+    return held_out
+
+
+def _carried(options: ConvertOptions) -> dict[str, Any]:
+    return {key: getattr(options, key) for key in _CARRIED}
+
+
+def _sensitivity(folder: Path, text: str | None) -> Path:
+    """Measure the sensitivity of the weights of the package `plain` in a folder."""
+    from rdrr_manifests.package import open_package
+
+    from rdrr.importance import measure_importance
+
+    plain, matrix = folder / "plain", folder / "sensitivity.gguf"
+    window = min(WINDOW, open_package(plain).manifest.architecture.max_seq_len)
+    text = calibration_text() if text is None else text
+    measure_importance(plain, text, matrix, window=window, limit=TOKENS, sensitivity=True)
+    return matrix
+
+
+def _usual(
+    source: str | Path, destination: Path, options: ConvertOptions
+) -> ConversionResult | None:
+    """Convert without the options for quality and size; None if none of them is given."""
+    from rdrr_converter.convert import convert as convert_checkpoint
+
+    defaults = ConvertOptions()
+    plain = {key: getattr(defaults, key) for key in (*_QUALITY, "measure", "overwrite", "resume")}
+    if all(getattr(options, key) == plain[key] for key in _QUALITY):
+        return None
+    return convert_checkpoint(source, destination, options=replace(options, **plain))
 
 
 def calibration_text() -> str:

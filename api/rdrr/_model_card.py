@@ -12,6 +12,7 @@ from rdrr_format.locations import HubLocation
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import ConversionReport
 
+from rdrr._report_view import measurement_lines
 from rdrr._survey import survey
 from rdrr._units import format_size
 
@@ -53,6 +54,9 @@ def model_card(
         "## Weights\n",
         _weights(manifest, report),
     ]
+    lines = measurement_lines(None if report is None else report.measured)
+    if lines:
+        parts += ["## Divergence from the source\n", *(f"- {line}" for line in lines), ""]
     return "\n".join(parts)
 
 

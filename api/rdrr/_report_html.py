@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rdrr_format.html_tables import html_text
 
-from rdrr._report_view import Cell, ReportView, block_error
+from rdrr._report_view import Cell, ReportView, block_error, measurement_lines
 from rdrr._units import format_size
 from rdrr._usual_errors import usual_error
 
@@ -112,6 +112,7 @@ def render(report: ReportView) -> str:
     return environment.from_string(template).render(
         view=report,
         report=report.report,
+        measured=measurement_lines(report.report.measured),
         bars=_bars(report, kinds),
         kinds=kinds,
         used={cell.dtype for cell in report.cells},

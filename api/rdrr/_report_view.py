@@ -1,7 +1,7 @@
 """Statistics of a conversion report: by storage type, by part and layer, and the largest errors.
 
-This module computes numbers. How they are worded and drawn is decided by the commands and by the
-template of the page.
+This module computes numbers. How they are drawn is decided by the commands and by the template of
+the page.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from rdrr_manifests.models.conversion_report import (
     REPORT,
     REPORT_NAME,
     ConversionReport,
+    ReportedDivergence,
+    ReportedMeasurement,
     ReportedTensor,
     parse_report,
 )
@@ -176,6 +178,25 @@ def view(report: ConversionReport) -> ReportView:
             )
         ),
         overflowed=tuple(tensor for tensor in report.tensors if tensor.overflowed),
+    )
+
+
+def measurement_lines(measured: ReportedMeasurement | None) -> tuple[str, ...]:
+    """Return a measurement as sentences, one for each package; nothing if nothing was measured."""
+    if measured is None:
+        return ()
+    lines = [_line("this package", measured.package, measured)]
+    if measured.usual is not None:
+        lines.append(_line("without the options for quality and size", measured.usual, measured))
+    return tuple(lines)
+
+
+def _line(what: str, figures: ReportedDivergence, measured: ReportedMeasurement) -> str:
+    return (
+        f"{what}: mean divergence from the source {figures.mean:.4g} ± "
+        f"{figures.standard_error:.2g} nats over {measured.tokens:,} tokens, same most probable "
+        f"token {100 * figures.same_top:.2f} %, perplexity {figures.perplexity:.4f} (source "
+        f"{measured.source_perplexity:.4f})"
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Unpack
 
 from rdrr_format.compression import parse_compression
-from rdrr_format.errors import ConversionError, ManifestError
+from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_format.misuse import explained
 from rdrr_format.options import fill
@@ -105,6 +105,10 @@ def convert(
     """
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     check_options(chosen)
+    if chosen.measure is not None:
+        raise UsageError(
+            "the converter runs no model", expected="no `measure`", hint="`rdrr.convert` has it"
+        )
     check_engine(chosen.engine, chosen.ray_address)
     check_device(chosen.device, chosen.adapter, chosen.engine)
     target = Target(source, destination, overwrite=chosen.overwrite, resume=chosen.resume)

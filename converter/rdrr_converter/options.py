@@ -243,10 +243,17 @@ DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 class ConvertOptions(PackageOptions):
     """All options of a conversion: `PackageOptions`, and options that control the work.
 
-    Options that control the work do not change any byte of the package.
+    Options that control the work do not change any byte of the package; `measure` adds what it
+    measured to the conversion report.
     """
 
     dry_run: bool = option(False, "Print the plan without writing anything.")
+    measure: str | Path | None = option(
+        None,
+        "Text on which the finished package is compared with its source; the conversion report "
+        "says how far its predictions are apart.",
+        metavar="FILE",
+    )
     overwrite: bool = option(False, "Replace an existing package once the new one is complete.")
     resume: bool = option(
         False,
@@ -314,6 +321,7 @@ class ConvertKeywords(TypedDict, total=False):
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]
     dry_run: bool
+    measure: str | Path | None
     overwrite: bool
     resume: bool
     follow_links: bool

@@ -18,12 +18,3 @@ def test_a_text_that_the_sensitivities_were_measured_on_is_refused(tmp_path):
     with pytest.raises(UsageError, match="phrases of the calibration text"):
         bench_sizes.run(argparse.Namespace(checkpoint=EXAMPLE, text=text, tokens=300, bits=[]))
     assert not bench_sizes.shared_phrases("a few words of another text " * 9, calibration_text())
-
-
-def test_windows_come_from_all_over_the_text():
-    ids = list(range(10_000))
-    chosen = bench_sizes.spread(ids, 1_000)
-    assert len(chosen) == 3 * bench_sizes.WINDOW
-    assert chosen[0] == 0
-    assert chosen[-1] > 6_000
-    assert bench_sizes.spread(ids[:300], 1_000) == ids[: bench_sizes.WINDOW]

@@ -71,6 +71,8 @@ def convert(
 
 def show(result: ConversionResult) -> None:
     """Print the summary of a conversion; for a dry run, the plan of every tensor comes first."""
+    from rdrr._report_view import measurement_lines
+
     out = console()
     if result.dry_run:
         _show_plan(out, result)
@@ -83,6 +85,8 @@ def show(result: ConversionResult) -> None:
         line = text if text.startswith("warning: ") else f"note: {text}"
         line = in_flags(line, flags_of_options(ConvertOptions))
         out.print(_plain(line, "yellow"))
+    for text in measurement_lines(result.measured):
+        out.print(_plain(text, "bold"), soft_wrap=True)
     shards = len(result.plan.shard_sizes)
     verb = "would be" if result.dry_run else "is"
     line = (

@@ -58,6 +58,8 @@ def _write_page(report: ReportView, path: Path) -> None:
 
 
 def _show(report: ReportView, worst: int) -> None:
+    from rdrr._report_view import measurement_lines
+
     out = console()
     head = report.report
     out.print(
@@ -67,6 +69,8 @@ def _show(report: ReportView, worst: int) -> None:
         style="bold",
         soft_wrap=True,
     )
+    for text in measurement_lines(head.measured):
+        out.print(text, soft_wrap=True)
     _section(
         out,
         ("dtype", "tensors", "size", "bits per weight", "worst error", "usual"),

@@ -28,6 +28,8 @@ Count = Annotated[int, Field(ge=0, lt=_LARGEST)]
 Error = Annotated[float, Field(ge=0, le=1e30)]
 """A relative error, which is normally below 1."""
 
+Perplexity = Annotated[float, Field(ge=0, le=1e305)]
+
 Name = Annotated[str, Field(max_length=4096)]
 
 
@@ -107,6 +109,39 @@ class ReportedTotal(ManifestModel):
     relative_rmse: Error
 
 
+class ReportedDivergence(ManifestModel):
+    """How far the predictions of a package are from those of its source.
+
+    Attributes:
+        mean: Mean Kullback-Leibler divergence, in nats a token.
+        standard_error: Standard error of `mean`.
+        same_top: Fraction of the tokens at which both find the same token most probable.
+        perplexity: Perplexity of the package.
+    """
+
+    mean: Error
+    standard_error: Error
+    same_top: float = Field(ge=0, le=1)
+    perplexity: Perplexity
+
+
+class ReportedMeasurement(ManifestModel):
+    """What the option `measure` measured on a text.
+
+    Attributes:
+        tokens: Number of predicted tokens.
+        source_perplexity: Perplexity of the source in float32.
+        package: Divergence of the package.
+        usual: Divergence of a package without the options for quality and size; None if none of
+            them was given.
+    """
+
+    tokens: Count
+    source_perplexity: Perplexity
+    package: ReportedDivergence
+    usual: ReportedDivergence | None = None
+
+
 class ConversionReport(ManifestModel):
     """The whole report.
 
@@ -122,6 +157,7 @@ class ConversionReport(ManifestModel):
         padding: Stored weights that only pad rows to whole blocks.
         by_dtype: Sums over the tensors by storage type, the type with most bytes first.
         notes: Remarks for the user.
+        measured: Divergence from the source; None if it was not measured.
         tensors: The tensors in storage order.
     """
 
@@ -136,6 +172,7 @@ class ConversionReport(ManifestModel):
     padding: Count
     by_dtype: dict[str, ReportedTotal]
     notes: tuple[str, ...] = ()
+    measured: ReportedMeasurement | None = None
     tensors: tuple[ReportedTensor, ...]
 
     @model_validator(mode="after")

@@ -1,0 +1,96 @@
+"""`measure`: the divergence of a package from its source, in its report, page and model card."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import rdrr
+from rdrr._measurement import spread
+from rdrr._model_card import model_card
+from rdrr._report_html import render
+from rdrr._report_view import read_report, view
+from rdrr.evaluate import compare
+from rdrr_converter.convert import convert
+from rdrr_format.errors import UsageError
+from rdrr_format.locations import parse_hub
+from rdrr_manifests.package import open_package
+from support.commands import EXAMPLE, ROOT, error_line
+from support.commands import rdrr as run
+
+HELD_OUT = ROOT / "tests/data/text/heldout.txt"
+CARD = parse_hub("hf://someone/model")
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    monkeypatch.setattr("rdrr._measurement.TOKENS", 512)
+    monkeypatch.setattr("rdrr._convert.TOKENS", 512)
+
+
+def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_path):
+    result = rdrr.convert(EXAMPLE, tmp_path / "out", measure=HELD_OUT, quality="best")
+    rdrr.convert(EXAMPLE, tmp_path / "usual")
+    rdrr.convert(EXAMPLE, tmp_path / "plain", quantize="f32")
+    report = read_report(tmp_path / "out")
+    measured = report.measured
+    assert measured == result.measured
+    with rdrr.load(tmp_path / "plain", backend="cpu") as base:
+        ids = spread(base.encode(HELD_OUT.read_text(encoding="utf-8")), 512, 256)
+        for name, figures in (("out", measured.package), ("usual", measured.usual)):
+            with rdrr.load(tmp_path / name, backend="cpu") as model:
+                expected = compare(model, base, ids, window=256)
+            assert figures.mean == pytest.approx(expected.mean_divergence, rel=1e-3)
+            assert figures.standard_error == pytest.approx(expected.divergence_error, rel=1e-3)
+    assert measured.tokens == 510
+    said = f"{measured.package.mean:.4g} ± {measured.package.standard_error:.2g} nats"
+    manifest = open_package(tmp_path / "out").manifest
+    for text in (
+        render(view(report)),
+        model_card(manifest, CARD, report=report),
+        run("report", tmp_path / "out").out,
+    ):
+        assert said in text
+
+
+def test_a_measured_package_differs_in_its_report_only(tmp_path):
+    done = run("convert", EXAMPLE, tmp_path / "a", "--measure", HELD_OUT, "--json")
+    assert done.code == 0, done.err
+    rdrr.convert(EXAMPLE, tmp_path / "b")
+    for file in (tmp_path / "b").iterdir():
+        if file.name != "conversion-report.json":
+            assert (tmp_path / "a" / file.name).read_bytes() == file.read_bytes()
+    report = json.loads((tmp_path / "a/conversion-report.json").read_text(encoding="utf-8"))
+    # Without an option for quality or size there is nothing to compare it with.
+    assert report.pop("measured")["package"]["mean"] == done.json()["measured"]["package"]["mean"]
+    assert done.json()["measured"]["usual"] is None
+    assert report == json.loads((tmp_path / "b/conversion-report.json").read_text("utf-8"))
+    plain = read_report(tmp_path / "b")
+    assert "Divergence" not in render(view(plain))
+    assert "Divergence" not in model_card(open_package(tmp_path / "b").manifest, CARD, report=plain)
+
+
+def test_a_source_without_loss_has_no_divergence(tmp_path):
+    result = rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32", measure=HELD_OUT)
+    assert result.measured.package.mean < 1e-6
+    assert result.measured.package.same_top == 1
+
+
+def test_a_text_is_not_both_calibrated_and_judged_on(tmp_path):
+    out = tmp_path / "out"
+    options = {"size": "4400KiB", "text": HELD_OUT, "measure": HELD_OUT}
+    with pytest.raises(UsageError, match="calibrated"):
+        rdrr.convert(EXAMPLE, out, **options)
+    assert "calibrated" in error_line(
+        run("convert", EXAMPLE, out, "--measure", ROOT / "api/rdrr/texts/calibration.txt")
+    )
+    with pytest.raises(UsageError, match="dry run"):
+        rdrr.convert(EXAMPLE, out, measure=HELD_OUT, dry_run=True)
+    with pytest.raises(UsageError, match=r"rdrr\.convert"):
+        convert(EXAMPLE, out, measure=HELD_OUT)
+    assert not out.exists()
+
+
+def test_windows_come_from_all_over_a_text():
+    assert spread(range(100), 4, 2) == [0, 1, 50, 51]
+    assert spread(range(5), 100, 8) == [0, 1, 2, 3, 4]
