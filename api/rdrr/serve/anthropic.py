@@ -7,23 +7,21 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Annotated, Any
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rdrr_format.errors import RdrrError, UsageError
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, News, Piece, ToolCall, prompt_of
-from rdrr.serve.requests import MOST_STOPS, ChatRequest
+from rdrr.serve.requests import MOST_STOPS, Body, ChatRequest
 from rdrr.serve.texts import Service
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class CountRequest(BaseModel):
+class CountRequest(Body):
     """A request for `/v1/messages/count_tokens`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
@@ -59,7 +57,7 @@ class MessagesRequest(CountRequest):
     """A request for `/v1/messages`."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: Annotated[list[str], Field(max_length=MOST_STOPS)] = []
+    stop_sequences: Annotated[list[str], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
     stream: bool = False
     temperature: float | None = None
     top_p: float | None = None

@@ -26,6 +26,7 @@ from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
 from rdrr.serve.pool import UNKNOWN_MODEL, Offer, Pool, pool_of
 from rdrr.serve.requests import (
+    Body,
     ChatCompletionRequest,
     ChatRequest,
     CompletionRequest,
@@ -52,7 +53,7 @@ IGNORED = "x-ignored-fields"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class NameRequest(BaseModel):
+class NameRequest(Body):
     """A request that means a model."""
 
     model: str | None = None
@@ -326,7 +327,9 @@ async def _disconnected(request: Request) -> None:
 
 
 def _http_error(error: HTTPException) -> JSONResponse:
-    return error_response(error.status_code, str(error.detail), "invalid_request_error")
+    response = error_response(error.status_code, str(error.detail), "invalid_request_error")
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _refusal(error: RdrrError) -> JSONResponse:
@@ -343,9 +346,9 @@ def _refusal(error: RdrrError) -> JSONResponse:
 
 def _invalid(error: ValidationError) -> JSONResponse:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, problem["loc"]))
-    message = f"{where}: {problem['msg']}" if where else problem["msg"]
-    return error_response(400, message, "invalid_request_error")
+    path = [str(part) for part in problem["loc"] if part != "parameters"]
+    message = f"{'.'.join(path)}: {problem['msg']}" if path else problem["msg"]
+    return error_response(400, message, "invalid_request_error", param=next(iter(path), None))
 
 
 def _busy(_: BusyError) -> JSONResponse:

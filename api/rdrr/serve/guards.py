@@ -23,10 +23,15 @@ OPEN = frozenset({"/health", *PATHS})
 
 
 def error_response(
-    status: int, message: str, kind: str, code: str | None = None, **headers: str
+    status: int,
+    message: str,
+    kind: str,
+    code: str | None = None,
+    param: str | None = None,
+    **headers: str,
 ) -> JSONResponse:
     """Return an error as OpenAI's API has it."""
-    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(
         body, status, {name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -42,6 +47,10 @@ _ANTHROPIC = {
 }
 
 
+_KEPT = ("allow", "retry-after", "x-should-retry")
+"""The headers of an error that belong to every interface."""
+
+
 def in_form_of(path: str, response: JSONResponse) -> JSONResponse:
     """Return an error in the form of the interface that a path belongs to."""
     error = json.loads(bytes(response.body))["error"]
@@ -52,7 +61,9 @@ def in_form_of(path: str, response: JSONResponse) -> JSONResponse:
         body = {"error": error["message"]}
     else:
         return response
-    names = [name for name in ("retry-after", "x-should-retry") if name in response.headers]
+    names = [
+        name for name in ("allow", "retry-after", "x-should-retry") if name in response.headers
+    ]
     kept = {name: response.headers[name] for name in names}
     return JSONResponse(body, response.status_code, kept)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rdrr_format.errors import RdrrError, UsageError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,7 +17,7 @@ from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
 from rdrr.serve.infill import infill_prompt
 from rdrr.serve.pool import Offer
-from rdrr.serve.requests import ChatRequest, CompletionRequest
+from rdrr.serve.requests import Body, ChatRequest, CompletionRequest
 from rdrr.serve.texts import Answer, Service, Texts
 
 _OPTIONS = (
@@ -27,10 +27,8 @@ _OPTIONS = (
 DEFAULT_TEMPERATURE = 0.8
 
 
-class OllamaRequest(BaseModel):
+class OllamaRequest(Body):
     """Fields of every request for text."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     stream: bool = True
@@ -75,7 +73,7 @@ class OllamaGenerateRequest(OllamaRequest):
     suffix: str | None = None
 
 
-class ShowRequest(BaseModel):
+class ShowRequest(Body):
     """A request for `/api/show`."""
 
     model: str | None = None

@@ -75,10 +75,24 @@ def ignored_fields(request: BaseModel) -> list[str]:
     return unknown[:MOST_UNKNOWN]
 
 
-class Request(BaseModel):
-    """Fields of every request for text."""
+class Body(BaseModel):
+    """The body of a request, in which null means that a field is not stated.
+
+    Clients send null for what their users leave out.
+    """
 
     model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if value is not None}
+
+
+class Request(Body):
+    """Fields of every request for text."""
 
     model: str | None = None
     stream: bool = False
@@ -212,7 +226,7 @@ class ChatRequest(Request):
         """The messages as templates know them: text instead of parts, no role `developer`.
 
         Raises:
-            UsageError: A message has a part that is no text.
+            UsageError: A message has no role, or a part that is no text.
         """
         return [_plain(message, at) for at, message in enumerate(self.messages)]
 
@@ -228,6 +242,7 @@ def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:
     if plain.get("role") == "developer":
         plain["role"] = "system"
     content = plain.get("content", "")
+    _check_message(plain, content, f"messages.{at}")
     if isinstance(content, list):
         parts = [_part(part, f"messages.{at}", plain.get("role")) for part in content]
         is_text = all(part["type"] == "text" for part in parts)
@@ -258,6 +273,17 @@ def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
             found=url[:64] if isinstance(url, str) else type(url).__name__,
         )
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _check_message(message: Mapping[str, Any], content: Any, where: str) -> None:
+    if not isinstance(message.get("role"), str):
+        raise UsageError("a message has a role", where=where, expected="user or the like")
+    if not isinstance(content, str | list):
+        kind = type(content).__name__
+        raise UsageError("content is text or a list of parts", where=where, found=kind)
+    calls = message.get("tool_calls", [])
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise UsageError("`tool_calls` is a list of calls", where=where, found=calls)
 
 
 def now() -> int:

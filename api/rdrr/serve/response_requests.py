@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rdrr_format.errors import UsageError
 
-from rdrr.serve.requests import ChatRequest
+from rdrr.serve.requests import Body, ChatRequest
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(Body):
     """A request for `/v1/responses`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]

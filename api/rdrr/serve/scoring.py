@@ -6,10 +6,11 @@ import base64
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rdrr_format.errors import UsageError
 from starlette.responses import JSONResponse, Response
 
+from rdrr.serve.requests import Body
 from rdrr.serve.texts import Service, call
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)]
 Ids = Annotated[list[int], Field(min_length=1)]
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(Body):
     """A request for `/v1/embeddings`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     input: str | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=MOST_INPUTS)]
@@ -37,10 +36,8 @@ class EmbeddingRequest(BaseModel):
     prompt_name: str | None = None
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Body):
     """A request for `/v1/rerank`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     query: str
@@ -50,10 +47,8 @@ class RerankRequest(BaseModel):
     instruction: str | None = None
 
 
-class ClassifyRequest(BaseModel):
+class ClassifyRequest(Body):
     """A request for `/v1/classify`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     input: str | Texts
