@@ -26,6 +26,7 @@ def test_f16_overflow_counts_what_becomes_infinity():
 
 def test_bf16_equals_torch_on_every_kind_of_bit_pattern(rng):
     bits = rng.integers(0, 2**32, 100_000, np.uint32)
+    bits[:1000] = bits[:1000] & 0xFFFF0000 | 0x8000  # halves, which chance hardly gives
     values = bits.view(np.float32)
     ours = f32_to_bf16(values)
     theirs = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)

@@ -56,6 +56,9 @@ def test_top_p_keeps_the_token_that_crosses_p() -> None:
 def test_min_p_keeps_tokens_close_to_the_most_probable_one() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05])).astype(np.float32)
     assert set(samples(logits, 400, temperature=1.0, min_p=0.5, seed=0)) == {0, 1}
+    # A threshold below that of top-k or top-p does not bring back what they left out.
+    assert set(samples(logits, 400, temperature=1.0, min_p=0.01, top_k=2, seed=0)) == {0, 1}
+    assert set(samples(logits, 400, temperature=1.0, min_p=0.01, top_p=0.7, seed=0)) == {0, 1}
 
 
 def test_a_repeat_penalty_lowers_positive_and_negative_logits_of_seen_tokens() -> None:
