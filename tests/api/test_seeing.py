@@ -218,6 +218,18 @@ def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
     assert [token.logprob for token in tokens] == close
 
 
+@pytest.mark.thorough
+def test_a_program_of_a_package_that_sees_plays_its_texts(seeing, tmp_path):
+    folder = seeing.folder / "package"
+    rdrr.export_program(folder, tmp_path / "program.json")
+    with rdrr.load(folder, backend="wgpu", context=256) as loaded:
+        answer = loaded.generate([5, 6, 7, 8], max_tokens=8)
+        answer.read()
+    with rdrr.play(tmp_path / "program.json", folder) as player:
+        assert list(player.generate([5, 6, 7, 8], max_tokens=8)) == answer.token_ids
+    rdrr.web(folder, tmp_path / "web")
+
+
 def test_images_come_where_the_text_says_so_or_before_it():
     image = [{"type": "image_url", "image_url": {"url": name}} for name in "xy"]
     assert content_with_images("a", []) == "a"
