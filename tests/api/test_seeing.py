@@ -187,6 +187,40 @@ def test_a_conversation_keeps_its_images(model, tmp_path):
         talk.show(tmp_path / "b.png")
 
 
+FORMS = (
+    ("/v1/responses", {"max_output_tokens": 2}, "input", ("usage", "input_tokens")),
+    ("/v1/messages", {"max_tokens": 2}, "messages", ("usage", "input_tokens")),
+    ("/v1/messages/count_tokens", {}, "messages", ("input_tokens",)),
+)
+"""Other interfaces: path, options, key of the messages, and where the tokens of a prompt are."""
+
+
+def asked(running, name, path, options, key, place):
+    """Ask the question with images in the form of an interface; return the tokens of the prompt."""
+    said = [written(path, part) for part in SEEN["content"]]
+    body = {"model": name, key: [{"role": "user", "content": said}], **options}
+    status, content = running.ask(
+        "POST", path, json.dumps(body).encode(), content_type="application/json"
+    )
+    assert status == 200, content
+    value = json.loads(content)
+    for step in place:
+        value = value[step]
+    return value
+
+
+def written(path, part):
+    """Return a part of a message as an interface writes it."""
+    if path == "/v1/responses":
+        if part["type"] == "text":
+            return {"type": "input_text", "text": part["text"]}
+        return {"type": "input_image", "image_url": part["image_url"]["url"]}
+    if part["type"] == "text":
+        return part
+    kind, data = part["image_url"]["url"].removeprefix("data:").split(";base64,")
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
 def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
     worker = Worker(
         lambda: rdrr.load(seeing.folder / "package", backend="wgpu", context=256),
@@ -208,9 +242,11 @@ def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
                 )
                 for _ in range(2)
             )
+            others = [asked(running, name, *form) for form in FORMS]
     finally:
         worker.stop(60)
-    assert first.usage.prompt_tokens == len(expected_ids(seeing.folder, [SEEN]))
+    count = len(expected_ids(seeing.folder, [SEEN]))
+    assert [first.usage.prompt_tokens, *others] == [count] * (1 + len(FORMS))
     # The second prompt runs only what follows the first one's beginning, in shorter passes.
     tokens, expected = again.choices[0].logprobs.content, first.choices[0].logprobs.content
     assert [token.token for token in tokens] == [token.token for token in expected]

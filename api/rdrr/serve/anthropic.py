@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, News, Piece, ToolCall, prompt_of
-from rdrr.serve.requests import MOST_STOPS, Body, ChatRequest
+from rdrr.serve.requests import MOST_STOPS, Body, ChatRequest, image_part
 from rdrr.serve.texts import Service
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -113,7 +113,9 @@ def _said(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "tool_call_id": block.get("tool_use_id"),
             "content": block.get("content") or "",
         }
-    said: dict[str, Any] = {"role": role, "content": list(kinds.pop("text", []))}
+    kinds.pop("text", None), kinds.pop("image", None)
+    parts = [part for block in blocks if (part := _part(block)) is not None]
+    said: dict[str, Any] = {"role": role, "content": parts}
     if thoughts := kinds.pop("thinking", []):
         said["reasoning_content"] = "".join(str(block.get("thinking")) for block in thoughts)
     kinds.pop("redacted_thinking", None)
@@ -125,6 +127,22 @@ def _said(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         )
     if said["content"] or len(said) > 2:
         yield said
+
+
+def _part(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a block of text, or an image as chats have it; None for other blocks."""
+    if block.get("type") != "image":
+        return block if block.get("type") == "text" else None
+    source = block.get("source")
+    source = source if isinstance(source, Mapping) else {}
+    if source.get("type") != "base64":
+        raise UsageError(
+            "only images in base64 are served",
+            where="messages",
+            expected="source.type base64",
+            found=source.get("type"),
+        )
+    return image_part(f"data:{source.get('media_type')};base64,{source.get('data')}")
 
 
 def _history_call(block: Mapping[str, Any]) -> dict[str, Any]:

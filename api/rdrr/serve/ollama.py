@@ -17,7 +17,7 @@ from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
 from rdrr.serve.infill import infill_prompt
 from rdrr.serve.pool import Offer
-from rdrr.serve.requests import Body, ChatRequest, CompletionRequest
+from rdrr.serve.requests import Body, ChatRequest, CompletionRequest, image_part
 from rdrr.serve.texts import Answer, Service, Texts
 
 _OPTIONS = (
@@ -71,6 +71,7 @@ class OllamaGenerateRequest(OllamaRequest):
     system: str | None = None
     raw: bool = False
     suffix: str | None = None
+    images: list[str] | None = None
 
 
 class ShowRequest(Body):
@@ -93,14 +94,17 @@ async def chat(service: Service, request: OllamaChatRequest) -> Response:
 
 async def generate(service: Service, request: OllamaGenerateRequest) -> Response:
     """Answer `/api/generate`."""
+    if request.images and (request.suffix or request.raw):
+        raise UsageError("images are read with the chat template", expected="no `raw` or `suffix`")
     if request.suffix:
         ids = infill_prompt(service.model, request.prompt, request.suffix)
         return await _raw(service, request, ids)
     if request.raw:
         return await _raw(service, request, service.model.encode(request.prompt))
     system = [{"role": "system", "content": request.system}] if request.system else []
+    said = {"role": "user", "content": request.prompt, "images": request.images}
     asked = ChatRequest(
-        messages=[*system, {"role": "user", "content": request.prompt}],
+        messages=[*system, _message(said)],
         chat_template_kwargs=request.variables,
         **request.fields,
     )
@@ -228,9 +232,18 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in message.items() if key != "images"}
     if message.get("images"):
-        raise UsageError("only text is served", expected="text", found="images")
-    return {key: value for key, value in message.items() if key != "images"}
+        plain["content"] = _with_images(message.get("content") or "", message["images"])
+    return plain
+
+
+def _with_images(text: str, images: Any) -> list[dict[str, Any]]:
+    """Return the parts of a message: its images, which are files in base64, before its text."""
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise UsageError("`images` is a list of files in base64", found=type(images).__name__)
+    parts = [image_part(f"data:image/any;base64,{image}") for image in images]
+    return [*parts, {"type": "text", "text": text}]
 
 
 def _response_format(stated: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 HARMLESS = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "parallel_tool_calls", "verbosity", "prediction", "include",
-    "truncation", "keep_alive", "cache_prompt", "format", "context", "images", "template",
+    "truncation", "keep_alive", "cache_prompt", "format", "context", "template",
 })  # fmt: skip
 """Fields that are not served and change no answer of this server."""
 
@@ -272,6 +272,11 @@ def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
             expected="data:image/png;base64,...",
             found=url[:64] if isinstance(url, str) else type(url).__name__,
         )
+    return image_part(url)
+
+
+def image_part(url: str) -> dict[str, Any]:
+    """Return an image as a part of a message of a chat."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 

@@ -69,4 +69,11 @@ def test_errors_are_a_text(server):
     assert (status, "format" in answer["error"]) == (400, True)
     picture = [{"role": "user", "content": "?", "images": ["aGk="]}]
     status, (answer,) = post(server, "/api/chat", {"messages": picture})
-    assert (status, "images" in answer["error"]) == (400, True)
+    assert (status, "does not see images" in answer["error"]) == (400, True)
+    asked = {"prompt": "?", "images": ["aGk="]}
+    status, (answer,) = post(server, "/api/generate", asked)
+    assert (status, "does not see images" in answer["error"]) == (400, True)
+    status, (answer,) = post(server, "/api/generate", {**asked, "raw": True})
+    assert (status, "chat template" in answer["error"]) == (400, True)
+    status, (answer,) = post(server, "/api/chat", {"messages": [{**picture[0], "images": [1]}]})
+    assert (status, "base64" in answer["error"]) == (400, True)
