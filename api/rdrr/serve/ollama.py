@@ -18,7 +18,7 @@ from rdrr.serve.chats import Chat, Message, Piece, ToolCall
 from rdrr.serve.infill import infill_prompt
 from rdrr.serve.pool import Offer
 from rdrr.serve.requests import Body, ChatRequest, CompletionRequest, image_part
-from rdrr.serve.texts import Answer, Service, Texts
+from rdrr.serve.texts import Answer, Service, Texts, timings
 
 _OPTIONS = (
     "temperature", "top_k", "top_p", "min_p", "seed", "stop", "repeat_penalty",
@@ -211,15 +211,16 @@ def _line(service: Service, fields: Mapping[str, Any]) -> str:
 
 def _end(message: Message, begun: int) -> dict[str, Any]:
     spent = perf_counter_ns() - begun
+    taken = timings([message.answer])
     return {
         "done": True,
         "done_reason": "length" if message.answer.finish == "length" else "stop",
         "total_duration": spent,
         "load_duration": 0,
         "prompt_eval_count": message.answer.prompt_tokens,
-        "prompt_eval_duration": 0,
+        "prompt_eval_duration": int(1e6 * taken["prompt_ms"]),
         "eval_count": len(message.answer.ids),
-        "eval_duration": spent,
+        "eval_duration": int(1e6 * taken["predicted_ms"]),
     }
 
 

@@ -15,7 +15,7 @@ from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
 from rdrr.serve.infill import infill_prompt
 from rdrr.serve.requests import ChatRequest, CompletionRequest, Request, now
-from rdrr.serve.texts import Answer, Service, Texts, call, usage
+from rdrr.serve.texts import Answer, Service, Texts, call, timings, usage
 
 if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
@@ -151,7 +151,7 @@ async def complete(service: Service, request: CompletionRequest) -> Response:
         {"index": index, **form.choice(answer), "finish_reason": answer.finish}
         for index, (form, answer) in enumerate(zip(forms, answers, strict=True))
     ]
-    return JSONResponse({**head, "choices": choices, "usage": usage(answers, request.n)})
+    return JSONResponse({**head, "choices": choices, **_counts(answers, request)})
 
 
 def _ids(model: Model, prompt: str | list[int], suffix: str | None) -> list[int]:
@@ -185,9 +185,13 @@ async def chat(service: Service, request: ChatRequest) -> Response:
         {"index": index, **chat_choice(service.model, message, request.top)}
         for index, message in enumerate(messages)
     ]
-    counts = usage([message.answer for message in messages], request.n)
     head = _head(service, "chatcmpl-", "chat.completion")
-    return JSONResponse({**head, "choices": choices, "usage": counts})
+    counts = _counts([message.answer for message in messages], request)
+    return JSONResponse({**head, "choices": choices, **counts})
+
+
+def _counts(answers: Sequence[Answer], request: Request) -> dict[str, Any]:
+    return {"usage": usage(answers, request.n), "timings": timings(answers)}
 
 
 def _head(service: Service, prefix: str, name: str) -> dict[str, Any]:
@@ -218,7 +222,7 @@ async def _completion_parts(
         if event.ids or event.finish:
             yield _chunk(head, index, forms[index].delta(event), event.finish)
     if request.has_usage_chunk:
-        yield sse.data({**head, "choices": [], "usage": usage(answers, request.n)})
+        yield sse.data({**head, "choices": [], **_counts(answers, request)})
 
 
 async def _chat_parts(
@@ -242,8 +246,8 @@ async def _chat_parts(
             finish = message.finish if news.event.finish else None
             yield _chunk(head, news.number, {"delta": {}, "logprobs": logprobs}, finish)
     if request.has_usage_chunk:
-        counts = usage([message.answer for message in answers.messages], request.n)
-        yield sse.data({**head, "choices": [], "usage": counts})
+        counts = _counts([message.answer for message in answers.messages], request)
+        yield sse.data({**head, "choices": [], **counts})
 
 
 def _delta(piece: Piece, message: Message) -> dict[str, Any]:

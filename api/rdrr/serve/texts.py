@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import GenerationError, RdrrError
@@ -92,6 +93,9 @@ class Answer:
         logprobs: Their log-probabilities, where they were asked for.
         finish: Why it ended.
         stop: The stop string that ended it, if one did.
+        begun: When it was asked for, in seconds.
+        first: When its first ids came, in seconds; None before.
+        last: When its last ids came, in seconds.
     """
 
     prompt_tokens: int
@@ -100,9 +104,15 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str = "length"
     stop: str | None = None
+    begun: float = field(default_factory=perf_counter)
+    first: float | None = None
+    last: float = 0.0
 
     def add(self, event: Event) -> None:
         """Add what an event tells."""
+        if event.ids:
+            self.last = perf_counter()
+            self.first = self.last if self.first is None else self.first
         self.text += event.text
         self.ids += event.ids
         self.logprobs += event.logprobs
@@ -183,7 +193,7 @@ class Texts:
         Raises:
             RdrrError: A text has failed.
         """
-        answers = [Answer(len(job.prompt)) for job in self.jobs]
+        answers = [Answer(len(job.prompt), begun=job.begun) for job in self.jobs]
         async for news in self.events():
             if news is not None:
                 answers[news[0]].add(news[1])
@@ -236,6 +246,30 @@ def usage(answers: Sequence[Answer], copies: int) -> dict[str, Any]:
     prompt = sum(answer.prompt_tokens for answer in answers[::copies])
     new = sum(len(answer.ids) for answer in answers)
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+
+def timings(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return how long an answer took, under the names of llama.cpp's server.
+
+    The time of the prompt goes until the first new ids came, waiting for other texts included; that
+    of the prediction from then until the last.
+    """
+    begun = min(answer.begun for answer in answers)
+    last = max((answer.last for answer in answers), default=begun)
+    first = min((answer.first for answer in answers if answer.first is not None), default=last)
+    counts = {
+        "prompt": (sum(answer.prompt_tokens for answer in answers), max(first - begun, 0.0)),
+        "predicted": (sum(len(answer.ids) for answer in answers), max(last - first, 0.0)),
+    }
+    return {
+        f"{part}_{name}": value
+        for part, (count, seconds) in counts.items()
+        for name, value in (
+            ("n", count),
+            ("ms", 1e3 * seconds),
+            ("per_second", count / seconds if seconds else None),
+        )
+    }
 
 
 def is_too_long(error: RdrrError) -> bool:

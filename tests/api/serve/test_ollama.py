@@ -37,6 +37,10 @@ def test_an_answer_comes_in_lines_or_whole(server, path, asked, text):
     assert text(whole)
     assert (whole["done_reason"], whole["eval_count"]) == ("length", 6)
     assert whole["prompt_eval_count"] == lines[-1]["prompt_eval_count"] > 0
+    for end in (whole, lines[-1]):
+        parts = end["prompt_eval_duration"], end["eval_duration"]
+        assert min(parts) > 0
+        assert sum(parts) <= end["total_duration"]
 
 
 def test_thoughts_and_calls_are_apart(worker, tools_template):

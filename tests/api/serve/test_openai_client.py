@@ -33,6 +33,10 @@ def test_a_stream_is_the_whole_text_in_parts(client):
     assert "".join(part.choices[0].text for part in parts) == whole
     assert [part.choices[0].finish_reason for part in parts][-1] == "length"
     assert (counts.choices, counts.usage.completion_tokens) == ([], 12)
+    timings = counts.timings
+    assert (timings["prompt_n"], timings["predicted_n"]) == (counts.usage.prompt_tokens, 12)
+    assert timings["prompt_ms"] > 0
+    assert timings["predicted_ms"] >= 0
 
 
 def test_several_prompts_are_answered_in_their_order(client):
