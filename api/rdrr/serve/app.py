@@ -116,6 +116,7 @@ def application(
             Route("/props", routes.props),
             Route("/slots", routes.slots),
             Route("/api/tags", routes.tags),
+            Route("/api/ps", routes.running),
             Route("/api/version", ollama.version),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
@@ -197,6 +198,14 @@ class _Routes:
 
     async def tags(self, _: Request) -> Response:
         return JSONResponse({"models": [ollama.entry(*named) for named in self._names()]})
+
+    async def running(self, _: Request) -> Response:
+        models = [
+            {**ollama.entry(offer, name), "size_vram": offer.service.worker.memory}
+            for offer, name in self._names()
+            if offer.service is not None
+        ]
+        return JSONResponse({"models": models})
 
     async def props(self, _: Request) -> Response:
         facts = [_facts(service) for service in self._pool.loaded]

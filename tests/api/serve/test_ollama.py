@@ -60,6 +60,11 @@ def test_thoughts_and_calls_are_apart(worker, tools_template):
 def test_models_are_told_of(server):
     tags = json.loads(server.ask("GET", "/api/tags")[1])
     assert [model["name"] for model in tags["models"]] == ["small-llama", "alias"]
+    loaded = json.loads(server.ask("GET", "/api/ps")[1])["models"]
+    assert [(model["name"], model["size_vram"] > 0) for model in loaded] == [
+        ("small-llama", True),
+        ("alias", True),
+    ]
     _, (shown,) = post(server, "/api/show", {"model": "small-llama"})
     assert "completion" in shown["capabilities"]
     assert "messages" in shown["template"] or "for m in" in shown["template"]
