@@ -48,6 +48,7 @@ def check_config(
     Raises:
         ConversionError: The configuration does not describe the package's model.
     """
+    manifest = manifest.model_copy(update={"vision": None})  # exports have the text model only
     source = Source(
         path=Path(where),
         kind="package",

@@ -14,6 +14,8 @@ def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
     Sliding-window layers use that of global layers unless the block states a base of their own.
     """
     rope, head_dim = manifest.inference.rope, head_dim_of(manifest, is_global=is_global)
+    if manifest.vision is None:  # the three positions of text are equal
+        rope = rope.model_copy(update={"mrope_section": None})
     if is_global or rope.rope_local_theta is None:
         return _global_spec(rope, head_dim)
     return _local_spec(rope, head_dim, rope.rope_local_theta)

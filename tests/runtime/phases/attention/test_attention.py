@@ -170,8 +170,8 @@ def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
 ONE_SEQUENCE = ([1] * 5, [3, 4, 5, 6, 7])  # the sequence and the slot of each row
 THREE_SEQUENCES = ([2, 0, 1, 2, 0], [9, 0, 300, 8, 639])
 OF_SEQUENCES = [
-    *((which, ONE_SEQUENCE) for which in AttentionKernel),
-    *((which, THREE_SEQUENCES) for which in AttentionKernel if which not in TILED),
+    *((which, ONE_SEQUENCE) for which in KERNELS),
+    *((which, THREE_SEQUENCES) for which in KERNELS if which not in TILED),
 ]
 
 
