@@ -106,7 +106,8 @@ WITH_MATRICES = Capabilities(
 
 def kernels_of_matrices(package: Package) -> Iterator[Kernel]:
     """Yield the kernels of a prompt on a device whose subgroups multiply matrices."""
-    plan = dry_run_plan(package, WITH_MATRICES, Policy(), CONTEXT, "f16")
+    rows = 2 * CONTEXT  # attention is on matrices from 128 on
+    plan = dry_run_plan(package, WITH_MATRICES, Policy(), rows, "f16")
     yield from (as_dispatch(phase).kernel for phase in plan.lowered(PREFILL).phases)
 
 

@@ -18,6 +18,9 @@ from rdrr_device.device import Device
 from rdrr_device.kernels import Kernel
 from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.rows.inject import inject
+from rdrr_runtime.phases.rows.interpolate import interpolate
+from rdrr_runtime.phases.rows.mean_rows import mean_rows
 from rdrr_runtime.phases.states.delta_rule import DeltaSpec
 from rdrr_runtime.phases.states.delta_step import StepOperands, StepSpec, delta_step
 from support.gpu import Bench
@@ -108,6 +111,18 @@ def kernels_of_linear_attention(bench: Bench) -> Iterator[Kernel]:
         yield as_dispatch(phase).kernel
 
 
+def kernels_of_features(bench: Bench) -> Iterator[Kernel]:
+    """Yield the kernels of towers, of images in prompts, and of the means of embeddings."""
+    ctx, x = bench.context(4), bench.poisoned(4, 64)
+    phases = (
+        *interpolate(ctx, x, x, x, x, width=32, label="t"),
+        *inject(ctx, x, x, width=64, first=9, adds=True, label="t"),
+        *inject(ctx, x, x, width=64, first=9, adds=False, label="t"),
+        *mean_rows(ctx, x, x, x, width=64, label="t"),
+    )
+    yield from (as_dispatch(phase).kernel for phase in phases)
+
+
 @pytest.mark.thorough
 def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> None:
     labels: dict[str, str] = {}
@@ -123,6 +138,7 @@ def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> 
         labels |= {other.source: other.label for other in chain(*others)}
     labels |= {op.source: op.label for op in kernels_of_ops(bench)}
     labels |= {kernel.source: kernel.label for kernel in kernels_of_linear_attention(bench)}
+    labels |= {kernel.source: kernel.label for kernel in kernels_of_features(bench)}
     prompts = kernels_of_matrices(empty_package(tmp_path / "matrices", llama_manifest()))
     labels |= {kernel.source: kernel.label for kernel in prompts}
     racing = {label: writes for text, label in labels.items() if (writes := component_writes(text))}

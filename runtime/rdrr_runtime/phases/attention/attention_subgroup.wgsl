@@ -56,9 +56,9 @@ var<workgroup> rescales: array<f32, {{ TILE }}>;                     // of sums;
 {% if not MATRICES %}
 var<workgroup> sums: array<vec4<f32>, {{ TILE * WORDS }}>;
 {% endif %}
-// The last step in which a maximum grew, from 1 on. A vector, because an H100 rounds addresses of matrices down to 16
-// bytes, and packs what is declared here without gaps.
-var<workgroup> grown: vec4<u32>;
+// The first is the last step in which a maximum grew, from 1 on. There are 16 bytes, because an H100 rounds addresses of
+// matrices down to such multiples, and packs what is declared here without gaps.
+var<workgroup> grown: array<u32, 4>;
 
 // The last rows of a prompt have the most keys and begin first.
 fn tile_row(nth: u32) -> u32 {
@@ -244,7 +244,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             rescales[mine] = rescale;
         }
         if (grows) {
-            grown.x = first + 1u;
+            grown[0] = first + 1u;
         }
 {% for i in range(QUADS) %}
         {
@@ -254,7 +254,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             weights[from_score + {{ i * SCORERS }}u] = weight;
         }
 {% endfor %}
-        if (workgroupUniformLoad(&grown).x == first + 1u) {
+        if (workgroupUniformLoad(&grown[0]) == first + 1u) {
 {% if MATRICES %}
 {% for group in range(0, OUTPUTS, GROUP) %}
 {{ store_sums(group) }}
