@@ -113,7 +113,8 @@ def _said(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "tool_call_id": block.get("tool_use_id"),
             "content": block.get("content") or "",
         }
-    kinds.pop("text", None), kinds.pop("image", None)
+    for kind in ("text", "image"):  # they stay in their common order
+        kinds.pop(kind, None)
     parts = [part for block in blocks if (part := _part(block)) is not None]
     said: dict[str, Any] = {"role": role, "content": parts}
     if thoughts := kinds.pop("thinking", []):

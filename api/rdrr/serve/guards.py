@@ -61,11 +61,8 @@ def in_form_of(path: str, response: JSONResponse) -> JSONResponse:
         body = {"error": error["message"]}
     else:
         return response
-    names = [
-        name for name in ("allow", "retry-after", "x-should-retry") if name in response.headers
-    ]
-    kept = {name: response.headers[name] for name in names}
-    return JSONResponse(body, response.status_code, kept)
+    headers = {name: response.headers[name] for name in _KEPT if name in response.headers}
+    return JSONResponse(body, response.status_code, headers)
 
 
 class Guards:

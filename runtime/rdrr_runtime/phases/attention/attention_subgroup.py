@@ -72,7 +72,7 @@ class SubgroupAttentionTile(Params):
         """
         queries = self.teams * shape.m
         halves = (queries + self.keys) * (elements + 8) + queries * (self.keys + 8)
-        floats = queries * (self.keys + 9 + (0 if matrices else elements)) + 1
+        floats = queries * (self.keys + 9 + (0 if matrices else elements)) + 4
         return 2 * halves + 4 * floats
 
 
