@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import time
@@ -18,6 +19,9 @@ from rdrr.serve.worker import Worker
 from support.serving import Running, serving
 
 CONTEXT, TOKENS = 160, 6
+ROUNDS = int(os.environ.get("RDRR_TEST_ROUNDS", "4"))
+"""Rounds of 128 clients for each backend and number of slots."""
+
 PREFIX = (
     "And it came to pass in those days, that the word of the LORD came unto me, saying, Son of "
     "man, set thy face against the mountains, and speak unto the children of Israel, and say unto "
@@ -118,7 +122,7 @@ def test_rounds_of_128_clients_give_the_texts_that_each_gets_alone(
     chance = random.Random(int(rng.integers(2**32)))
     for slots in (3, 32):
         with served(made_package, backend, slots) as server:
-            for _ in range(4):
+            for _ in range(ROUNDS):
                 order = chance.sample(range(len(BODIES)), len(BODIES))
                 texts = texts_together(server, [BODIES[at] for at in order], chance, 2.0)
                 assert texts == alone(order)
