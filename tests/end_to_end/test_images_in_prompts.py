@@ -16,12 +16,13 @@ from rdrr_runtime.backend import Row, resumable
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.images.patches import ImagePatches
-from rdrr_runtime.images.rows import SeenImages
+from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
 from support.comparison import relative_error
+from support.images import pixels_of
 from support.seeds import generator_of
 from support.tiny_models import VOCAB
 
@@ -49,10 +50,12 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "linear_num_value_heads": 4,
         },
     ),
+    "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of the tower and of the text model: with taps, and with recurrent states."""
+"""Configurations of tower and text model: with taps, with recurrent states, with tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
+TILE, TILE_PATCH = 4, 14
 CONTEXT = 320
 CPU, GPU = 1e-4, 1e-3
 Part = list[int] | ImagePatches
@@ -97,22 +100,40 @@ class Seeing:
             for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
         ]
         inputs = torch.tensor([ids])
+        seen = self.seen(images, inputs == shown)
         with torch.no_grad():
-            output = self.model(
-                inputs,
-                pixel_values=torch.from_numpy(np.concatenate([x.patches for x in images])),
-                image_grid_thw=torch.tensor([image.grid for image in images]),
-                mm_token_type_ids=(inputs == shown).int(),
-                use_cache=False,
-            )
-        return output.logits[0].numpy()
+            return self.model(inputs, use_cache=False, **seen).logits[0].numpy()
+
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        """Return the inputs of transformers for images."""
+        return {
+            "pixel_values": torch.from_numpy(np.concatenate([x.patches for x in images])),
+            "image_grid_thw": torch.tensor([image.grid for image in images]),
+            "mm_token_type_ids": is_image.int(),
+        }
 
 
-@pytest.fixture(
-    scope="module", params=["qwen3_vl", pytest.param("qwen3_5", marks=pytest.mark.thorough)]
-)
+class SeeingTiles(Seeing):
+    """The same of a model whose images are tiles of one size, and whose positions are slots."""
+
+    def image(self, *grid: int) -> ImagePatches:
+        tiles = 1 + int(np.prod(grid)) // (TILE * TILE)
+        shape = (tiles * TILE * TILE, 3 * TILE_PATCH**2)
+        values = self.rng.standard_normal(shape).astype(np.float32)
+        return ImagePatches(values, (tiles, TILE, TILE))
+
+    def seen(self, images: Sequence[ImagePatches], _is_image: torch.Tensor) -> dict[str, Any]:
+        tiles = np.concatenate([pixels_of(image, TILE_PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(tiles)[None]}
+
+
+NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    return Seeing(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
+    kind = SeeingTiles if request.param == "smolvlm" else Seeing
+    return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 
 @pytest.fixture(scope="module", params=["cpu", "wgpu"])
@@ -198,7 +219,10 @@ def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
 
 def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     image, text = seeing.image(6, 10), seeing.text(4)
-    turned = ImagePatches(image.patches, (1, 10, 6))
+    if isinstance(seeing, SeeingTiles):
+        turned = ImagePatches(image.patches[::-1].copy(), image.grid)
+    else:
+        turned = ImagePatches(image.patches, (1, 10, 6))
     ids = seeing.ids(backend.images, [text, turned, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
@@ -221,3 +245,12 @@ def test_the_same_features_have_the_same_ids_and_others_have_others():
     with pytest.raises(GenerationError, match="is forgotten"):
         images.features([5, 104])
     assert images.add(features(1.0)) == range(112, 116)
+
+
+@pytest.mark.parametrize(("has_axes", "last"), [(True, 7), (False, 10)])
+def test_text_behind_an_image_goes_on_at_its_slot_where_positions_have_no_axes(has_axes, last):
+    images = SeenImages(100, 0, 8, has_axes=has_axes)
+    image = images.add(features(1.0, (1, 2, 3)))
+    positions = SequencePositions(images)
+    assert positions.of([1, 2, *image, 3, 4, 5], 0)[-1].tolist() == [last] * 3
+    assert positions.of([6], 11)[0].tolist() == [last + 1] * 3

@@ -65,10 +65,12 @@ class SeenImages:
         first: The id behind those of text.
         taps: Layers after which features are added, see `ImageFeatures.taps`.
         width: Hidden size of the text model.
+        has_axes: Whether the position of a token of an image counts in time, height and width; if
+            not, it is that of its slot, as for text.
     """
 
-    def __init__(self, first: int, taps: int, width: int) -> None:
-        self.first, self.taps, self.width = first, taps, width
+    def __init__(self, first: int, taps: int, width: int, *, has_axes: bool = True) -> None:
+        self.first, self.taps, self.width, self.has_axes = first, taps, width, has_axes
         self._next = first
         self._images: list[SeenImage] = []
         self._by_content: dict[bytes, SeenImage] = {}
@@ -157,7 +159,8 @@ class SequencePositions:
     """The positions of the tokens of a sequence, which images make differ from their slots.
 
     A token of an image has three positions, in time, height and width, which count from that of its
-    first token. The text behind it goes on after the largest of them.
+    first token. The text behind it goes on after the largest of them. Without `has_axes` positions
+    are slots.
 
     Attributes:
         images: The images.
@@ -177,6 +180,8 @@ class SequencePositions:
         behind = self.marks[-1][1] if self.marks else 0
         slots = np.arange(base, base + len(ids), dtype=np.int64)
         positions = np.repeat(slots[:, None] - behind, 3, axis=1)
+        if not self.images.has_axes:
+            return positions
         for at, count, image, start in self.images.runs(ids):
             first = base + at - start - behind
             end = at + count
@@ -212,4 +217,5 @@ def seen_images(package: Package) -> SeenImages | None:
     if vision is None or not isinstance(table, Embed):
         return None
     rows = max(package.graph.vocab_size, table.weight.shape[0])
-    return SeenImages(rows, len(vision.taps), package.graph.hidden_size)
+    has_axes = any(rope.sections is not None for rope in package.graph.ropes)
+    return SeenImages(rows, len(vision.taps), package.graph.hidden_size, has_axes=has_axes)
