@@ -33,6 +33,9 @@ class Vision(Block):
         output_size: Width of the embeddings, which is the hidden size of the text model.
         taps: Layers after which the stream is merged as well; what becomes of it is added to the
             tokens of the image after the first layers of the text model, in this order.
+        seen_whole: The layers of the text model in which a token of an image attends to all tokens
+            of it, later ones as well: `all`, or `sliding`, those with a sliding window, which then
+            limits earlier tokens only; none if absent.
     """
 
     patch_inputs: int = Field(gt=0, le=1 << 20)
@@ -47,6 +50,7 @@ class Vision(Block):
     merge_size: int = Field(gt=0, le=64)
     output_size: int = Field(gt=0)
     taps: Annotated[tuple[Layer, ...], WRITTEN_IF_SET] = ()
+    seen_whole: Annotated[Literal["all", "sliding"] | None, WRITTEN_IF_SET] = None
 
     @property
     def head_dim(self) -> int:
