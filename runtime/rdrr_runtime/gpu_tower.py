@@ -148,8 +148,9 @@ def _check_widths(graph: VisionGraph) -> None:
 def _usual_graph(graph: VisionGraph) -> Graph:
     """Return the ops that text models have, too, as a graph, whose rope the host computes."""
     vision = graph.vision
-    rope = RopeSpec(vision.rope_theta, vision.head_dim, vision.head_dim)
-    return Graph(usual_ops(graph), (rope,), vision.num_layers, vision.hidden_size, 0, 0)
+    theta, dim = vision.rope_theta, vision.head_dim
+    ropes = () if theta is None else (RopeSpec(theta, dim, dim),)
+    return Graph(usual_ops(graph), ropes, vision.num_layers, vision.hidden_size, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,10 @@ class _Buffers:
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
         )
-        self._rope = arena.empty("rope", F32_BYTES * patches * vision.head_dim)
+        self._ropes = tuple(
+            arena.empty("rope", F32_BYTES * patches * vision.head_dim)
+            for _ in loaded.model.graph.ropes
+        )
         tokens = patches // vision.merge_size**2
         self._steps = [
             Step(loaded.device, State.create(arena, rows, packs_texts=True))
@@ -207,17 +211,19 @@ class _Buffers:
     def _model_of(self, step: Step, rows: int) -> tuple[LoadedModel, OpContext]:
         """Return the model with a workspace for some rows, and the context of phases on them."""
         workspace = Workspace(self.arena, rows)
-        model = replace(self._loaded.model, workspace=workspace, ropes=(self._rope,))
+        model = replace(self._loaded.model, workspace=workspace, ropes=self._ropes)
         return model, OpContext(step.state, rows, self._device.capabilities)
 
     def write(self, image: ImagePatches, places: Places) -> None:
         """Write the patches of an image, and what follows from their places."""
         vision, write = self._loaded.graph.vision, self._device.write
-        nearest, factors = places.interpolation(vision.position_grid)
+        by_row = vision.position_sampling == "nearest"
+        nearest, factors = places.interpolation(vision.position_grid, nearest=by_row)
         write(self._inputs.patches, np.ascontiguousarray(image.patches))
         write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
         write(self._inputs.factors, np.ascontiguousarray(factors))
-        write(self._rope, places.rope_table(vision.rope_theta, vision.head_dim))
+        if vision.rope_theta is not None:
+            write(self._ropes[0], places.rope_table(vision.rope_theta, vision.head_dim))
         # The position of a patch is its number within its frame; all frames have the same places.
         patches, tokens = len(places.rows), len(places.rows) // vision.merge_size**2
         for step, rows in zip(self._steps, (patches, tokens), strict=True):

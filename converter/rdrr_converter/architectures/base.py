@@ -241,6 +241,7 @@ class ArchitectureRule:
             that `rdrr_converter.reading.draft_head` describes.
         tower: The vision tower that checkpoints may have, described like an architecture: its
             `sizes` are the fields of the block `vision`, and it has no other blocks.
+        beside: For a tower: keys of its configuration that stand beside `vision_config`.
     """
 
     name: str
@@ -289,6 +290,7 @@ class ArchitectureRule:
     row_tail: Literal["pad", "auto"] = "pad"
     heads: tuple[HeadRule, ...] = SCORES
     tower: ArchitectureRule | None = None
+    beside: tuple[str, ...] = ()
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

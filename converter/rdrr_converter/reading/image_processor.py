@@ -131,6 +131,8 @@ _IDEFICS3 = ImageRecipe(
         "mean": _HALF,
         "deviation": _HALF,
         "patch_size": 14,
+        "merge_size": 2,
+        "patch_order": "merged",  # that of its pixel shuffle, within the squares of tokens
         "placeholder": "<image>",
         "token": "<image>",
         "before": "<fake_token_around_image><global-img>",

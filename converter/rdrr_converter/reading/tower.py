@@ -60,7 +60,8 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
         return NO_TOWER
     if not any(name.startswith(rule.prefixes) for name in source.tensors):
         return NO_TOWER
-    config = rule.config(values, f"{source.config_path}, {_KEY}")
+    beside = {key: source.config[key] for key in rule.beside if key in source.config}
+    config = rule.config({**beside, **values}, f"{source.config_path}, {_KEY}")
     try:
         block = _block(rule, config, text, len(source.tensors))
         tensors, used = _tensors(source, rule, config, block)
@@ -80,7 +81,9 @@ def _unusable(why: str) -> VisionTower:
 
 
 def _block(rule: ArchitectureRule, config: Config, text: Architecture, tensors: int) -> Vision:
-    block = Vision.model_validate(read_block(rule.sizes, config))
+    # A tower whose configuration does not say how wide its output is has that of the text model.
+    sizes = {"output_size": text.hidden_size, **read_block(rule.sizes, config)}
+    block = Vision.model_validate(sizes)
     if block.num_layers > tensors:
         raise config.fault("the number of layers", f"at most {tensors}", block.num_layers)
     if block.output_size != text.hidden_size:

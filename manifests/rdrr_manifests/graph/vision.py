@@ -2,12 +2,13 @@
 
     x = patches W^T + b + interpolated position embedding
     x = x + attention(norm(x)), x = x + feed_forward(norm(x))           in each layer
-    embeddings = down(gelu(up(merged(norm(x)))))                        after the last layer
-    tap = down(gelu(up(norm(merged(x)))))                               after each of some layers
+    embeddings = merger(merged(norm(x)))                                after the last layer
+    tap = merger(norm(merged(x)))                                       after each of some layers
 
-`merged` makes one row of the patches of a token, which follow each other. Attention is that of
-encoders, within each frame, with rows and columns of patches as the positions of its rope. Its ops
-are those of text models, and three more; the host computes rope and interpolation from the grid.
+`merged` makes one row of the patches of a token, which follow each other, and `merger` is
+down(gelu(up(x))) or a product. Attention is that of encoders, within each frame, with rows and
+columns of patches as the positions of its rope, if it has one. Its ops are those of text models,
+and three more; the host computes rope and interpolation from the grid.
 
 The tensors have names of their own, to which the converter brings those of checkpoints.
 """
@@ -60,19 +61,20 @@ class Patches:
 
 @dataclass(frozen=True)
 class InterpolatedPositions:
-    """out[r] = x[r] + the position embedding of patch r, between the nearest rows of a grid.
-
-    Bilinear: the corners of the grid are those of the image.
+    """out[r] = x[r] + the position embedding of patch r, in or between rows of a grid.
 
     Attributes:
         weight: [grid * grid, features of x], rows of the grid one after the other.
         grid: Rows and columns of the grid.
+        nearest: Whether a patch has the embedding of one row of the grid, rather than the bilinear
+            mean of those around it, where the corners of the grid are those of the image.
     """
 
     x: Value
     out: str
     weight: WeightUse
     grid: int
+    nearest: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,11 @@ class _Builder:
         weight, bias = (_vector(f"{stem}.{part}", width) for part in ("weight", "bias"))
         return self.add(Norm(x, out, weight, self.vision.norm_eps, False, centred=True, bias=bias))
 
-    def linear(self, x: str, out: str, stem: str, shape: tuple[int, int]) -> str:
+    def linear(
+        self, x: str, out: str, stem: str, shape: tuple[int, int], *, bias: bool = True
+    ) -> str:
         weight = WeightUse(f"{stem}.weight", shape)
-        return self.add(Linear(x, out, weight, _vector(f"{stem}.bias", shape[0])))
+        return self.add(Linear(x, out, weight, _vector(f"{stem}.bias", shape[0]) if bias else None))
 
     def begin(self) -> str:
         vision = self.vision
@@ -138,7 +142,8 @@ class _Builder:
         x = self.linear(x, "v.embedded", PATCHES, (vision.hidden_size, vision.patch_inputs))
         shape = (vision.position_grid**2, vision.hidden_size)
         table = WeightUse(f"{POSITIONS}.weight", shape, WeightKind.TABLE)
-        return self.add(InterpolatedPositions(x, "v.x", table, vision.position_grid))
+        nearest = vision.position_sampling == "nearest"
+        return self.add(InterpolatedPositions(x, "v.x", table, vision.position_grid, nearest))
 
     def layer(self, number: int, x: str) -> str:
         size, stem, name = self.vision.hidden_size, LAYER.format(layer=number), f"v{number}"
@@ -156,7 +161,8 @@ class _Builder:
             self.linear(hidden, f"{name}.{part}", f"{stem}self_attn.{part}_proj", (size, size))
             for part in "qkv"
         )
-        q, k = (self.add(Rope(value, f"{value}_rope", heads, 0)) for value in (q, k))
+        if vision.rope_theta is not None:
+            q, k = (self.add(Rope(value, f"{value}_rope", heads, 0)) for value in (q, k))
         dim = vision.head_dim
         attended = self.add(
             Attention(q, k, v, f"{name}.attn", CACHE, heads, heads, dim, dim**-0.5, causal=False)
@@ -181,6 +187,9 @@ class _Builder:
         x = self.add(MergeRows(x, f"{stem}merged", rows))
         if not norm_first:
             x = self.norm(x, f"{stem}normed", f"{stem}norm", merged)
+        if vision.merger == "linear":
+            shape = (vision.output_size, merged)
+            return self.linear(x, f"{stem}out", f"{stem}proj", shape, bias=False)
         # Whatever the activation of the layers is, mergers have the exact GELU.
         return self.feed_forward(x, stem, (merged, merged, vision.output_size), "gelu_erf")
 

@@ -25,11 +25,16 @@ class Vision(Block):
         activation: Activation of the feed-forward: `gelu` (the tanh form), `gelu_erf`, `silu` or
             `relu`.
         norm_eps: Epsilon of the LayerNorms.
-        position_grid: Rows and columns of the learned position embedding, which is interpolated to
-            those of an image.
+        position_grid: Rows and columns of the learned position embedding.
+        position_sampling: How it is read for an image of other rows and columns: `bilinear`,
+            between the rows of the embedding around each patch, or `nearest`, the row in whose part
+            of the grid the patch begins.
         rope_theta: Base of the frequencies of the rotary embedding in two dimensions: the first
-            half of a head's pairs is rotated by the row of a patch, the second by its column.
+            half of a head's pairs is rotated by the row of a patch, the second by its column; none
+            if the tower has learned positions only.
         merge_size: Height and width, in patches, of the square that becomes one token.
+        merger: What makes the embedding of a token of its patches, after their norm: `mlp`, two
+            products with biases and the exact GELU between them, or `linear`, a product.
         output_size: Width of the embeddings, which is the hidden size of the text model.
         taps: Layers after which the stream is merged as well; what becomes of it is added to the
             tokens of the image after the first layers of the text model, in this order.
@@ -46,8 +51,10 @@ class Vision(Block):
     activation: Literal["gelu", "gelu_erf", "silu", "relu"]
     norm_eps: float = Field(gt=0)
     position_grid: int = Field(gt=0, le=1 << 12)
-    rope_theta: float = Field(gt=0)
+    position_sampling: Annotated[Literal["bilinear", "nearest"], WRITTEN_IF_SET] = "bilinear"
+    rope_theta: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     merge_size: int = Field(gt=0, le=64)
+    merger: Annotated[Literal["mlp", "linear"], WRITTEN_IF_SET] = "mlp"
     output_size: int = Field(gt=0)
     taps: Annotated[tuple[Layer, ...], WRITTEN_IF_SET] = ()
     seen_whole: Annotated[Literal["all", "sliding"] | None, WRITTEN_IF_SET] = None

@@ -72,17 +72,20 @@ class Places:
         angles = (places * frequencies).reshape(len(self.rows), -1)
         return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
-    def interpolation(self, grid: int) -> tuple[I32, F32]:
+    def interpolation(self, grid: int, *, nearest: bool = False) -> tuple[I32, F32]:
         """Return the four rows of a position embedding around each patch, and their weights.
 
-        The embedding has `grid` rows and columns, whose corners are those of the image.
+        Args:
+            grid: Rows and columns of the embedding, whose corners are those of the image.
+            nearest: Whether each patch has the row in whose part of the grid it begins.
 
         Returns:
             Rows of the embedding, int32 [patches, 4], and weights, float32 [patches, 4].
         """
+        around = _within if nearest else _around
         height, width = self.size
-        above, below, low = _around(self.rows, height, grid)
-        left, right, far = _around(self.columns, width, grid)
+        above, below, low = around(self.rows, height, grid)
+        left, right, far = around(self.columns, width, grid)
         indices = [row * grid + column for row in (above, below) for column in (left, right)]
         weights = [down * across for down in (1 - low, low) for across in (1 - far, far)]
         return np.stack(indices, axis=1), np.stack(weights, axis=1).astype(np.float32)
@@ -93,3 +96,14 @@ def _around(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:
     exact = places * (grid - 1) / max(length - 1, 1)
     first = exact.astype(np.int32)
     return first, np.minimum(first + 1, grid - 1), (exact - first).astype(np.float32)
+
+
+def _within(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:
+    """Return the parts of an axis of a grid in which places begin, with the weight 0 of the second.
+
+    The arithmetic is that of transformers, in float32: a place on a border may be rounded down.
+    """
+    starts = places.astype(np.float32) * (np.float32(1) / np.float32(length))
+    borders = (np.arange(1, grid) / grid).astype(np.float32)
+    part = np.searchsorted(borders, starts, side="right").astype(np.int32)
+    return part, part, np.zeros(len(part), np.float32)

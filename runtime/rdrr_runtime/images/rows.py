@@ -67,8 +67,8 @@ class SeenImages:
         taps: Layers after which features are added, see `ImageFeatures.taps`.
         width: Hidden size of the text model.
         seen_whole: See `Vision.seen_whole`.
-        has_axes: Whether a token has a position in time, in height and in width, rather than one
-            like those of text.
+        has_axes: Whether the position of a token of an image counts in time, height and width; if
+            not, it is that of its slot, as for text.
     """
 
     def __init__(
@@ -76,12 +76,11 @@ class SeenImages:
         first: int,
         taps: int,
         width: int,
-        seen_whole: SeenWhole | None = None,
         *,
+        seen_whole: SeenWhole | None = None,
         has_axes: bool = True,
     ) -> None:
-        self.first, self.taps, self.width = first, taps, width
-        self.has_axes = has_axes
+        self.first, self.taps, self.width, self.has_axes = first, taps, width, has_axes
         self._seen_whole = seen_whole
         self._next = first
         self._images: list[SeenImage] = []
@@ -216,7 +215,8 @@ class SequencePositions:
     """The positions of the tokens of a sequence, which images make differ from their slots.
 
     A token of an image has three positions, in time, height and width, which count from that of its
-    first token. The text behind it goes on after the largest of them.
+    first token. The text behind it goes on after the largest of them. Without `has_axes` positions
+    are slots.
 
     Attributes:
         images: The images.
@@ -236,7 +236,9 @@ class SequencePositions:
         behind = self.marks[-1][1] if self.marks else 0
         slots = np.arange(base, base + len(ids), dtype=np.int64)
         positions = np.repeat(slots[:, None] - behind, 3, axis=1)
-        for at, count, image, start in self.images.runs(ids) if self.images.has_axes else ():
+        if not self.images.has_axes:
+            return positions
+        for at, count, image, start in self.images.runs(ids):
             first = base + at - start - behind
             end = at + count
             positions[at:end] = first + image.places[start : start + count]
@@ -276,6 +278,6 @@ def seen_images(package: Package) -> SeenImages | None:
         rows,
         len(vision.taps),
         package.graph.hidden_size,
-        vision.seen_whole,
+        seen_whole=vision.seen_whole,
         has_axes=any(rope.sections is not None for rope in package.graph.ropes),
     )

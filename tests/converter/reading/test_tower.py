@@ -123,6 +123,57 @@ def test_a_tower_that_cannot_be_used_is_left_out_and_the_note_says_why(
     assert not any(tensor.name.startswith("visual.") for tensor in result.tensors)
 
 
+@pytest.fixture(scope="module")
+def tiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("smolvlm") / "model", generator_of(request)
+    # `size` and the like stand in published towers, and are the image processor's.
+    published = {"size": {"longest_edge": 56}, "use_base_siglip": False}
+    make_multimodal("smolvlm", rng, published).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {
+        "image_processor_type": "SmolVLMImageProcessor",
+        "max_image_size": {"longest_edge": 28},
+        "size": {"longest_edge": 56},
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_with_the_body_of_siglip_is_a_package_with_its_text_model(tiled, tmp_path):
+    result = convert(tiled, tmp_path / "out", quantize="q8_0")
+    assert result.notes == ()
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.merger, manifest.vision.position_sampling) == ("linear", "nearest")
+    assert (manifest.vision.output_size, manifest.vision.rope_theta) == (64, None)
+    assert manifest.processor.patch_order == "merged"
+    assert manifest.tensors["visual.merger.proj.weight"].shape == (64, 4 * 32)
+    assert tower_types(manifest)["visual.layers.0.mlp.up_proj.weight"] == "F16"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("connector."), "a tensor is missing"),
+        (without("post_layernorm"), "a tensor is missing"),
+        (stating(image_size=42), "wrong shape"),
+        (stating(image_size=[28, 28]), "image_size cannot be used"),
+        (stating(num_channels=1), "num_channels cannot be used"),
+        (stating(vision_use_head=True), "unknown keys: vision_use_head"),
+    ],
+)
+def test_a_tower_of_siglip_that_cannot_be_used_is_left_out_and_the_note_says_why(
+    tiled, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(tiled, folder)
+    change(folder)
+    (note,) = convert(folder, tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert why in note
+
+
 def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(checkpoint, folder)
