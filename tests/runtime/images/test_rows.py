@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError
+from rdrr_runtime.exec.image_inputs import ImageInputs
 from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
 
@@ -57,6 +58,15 @@ def test_a_prompt_is_divided_around_its_images(prompt, most, expected):
     parts = [*images.parts(ids, most)]
     assert lengths(parts) == expected
     assert [token for part in parts for token in part] == ids
+
+
+def test_an_image_that_is_longer_than_a_pass_is_refused_with_the_numbers(prompt):
+    images, ids = prompt
+    assert lengths([*ImageInputs(images, (), (), WIDTH, (), 100, 6).parts(ids)]) == [3, 6, 1, 6, 3]
+    with pytest.raises(
+        GenerationError, match=r"more tokens than a pass.*at most 5 tokens, found 6"
+    ):
+        list(ImageInputs(images, (), (), WIDTH, (), 100, 5).parts(ids))
 
 
 def test_images_whose_rows_attend_to_earlier_ones_only_may_be_cut():
