@@ -184,17 +184,20 @@ class _Buffers:
         self._loaded, self._device = loaded, loaded.device
         vision = loaded.graph.vision
         self.arena = arena
+        rows = vision.merge_size**2
+        tokens = patches // rows
+        first = rows * np.arange(tokens, dtype=np.uint32)
         self._inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
             loaded.table,
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
+            arena.upload("patches of tokens", np.stack([first, first + rows], axis=1)),
         )
         self._ropes = tuple(
             arena.empty("rope", F32_BYTES * patches * vision.head_dim)
             for _ in loaded.model.graph.ropes
         )
-        tokens = patches // vision.merge_size**2
         self._steps = [
             Step(loaded.device, State.create(arena, rows, packs_texts=True))
             for rows in (patches, tokens)

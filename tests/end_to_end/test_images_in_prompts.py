@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.images.patches import ImagePatches
 from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
+from rdrr_runtime.reference import backend as reference
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
@@ -51,8 +53,17 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
+    "gemma3": (
+        {"image_size": 8 * 14, "num_hidden_layers": 2},
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 12,
+        },
+    ),
 }
-"""Configurations of tower and text model: with taps, with recurrent states, with tiles."""
+"""Configurations of the tower and of the text model: with taps, with recurrent states, with
+tiles, and with images that are seen whole, of 16 tokens, which are more than the window."""
 
 WIDTH = 3 * 2 * 16 * 16
 TILE, TILE_PATCH = 4, 14
@@ -63,6 +74,9 @@ Part = list[int] | ImagePatches
 
 class Seeing:
     """A random model of transformers, its package, and prompts for both."""
+
+    kinds: str | None = "mm_token_type_ids"
+    """What transformers calls the input that tells images from text."""
 
     def __init__(self, folder: Path, rng: np.random.Generator, kind: str) -> None:
         tower, text = KINDS[kind]
@@ -100,21 +114,37 @@ class Seeing:
             for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
         ]
         inputs = torch.tensor([ids])
-        seen = self.seen(images, inputs == shown)
+        kinds = {} if self.kinds is None else {self.kinds: (inputs == shown).int()}
         with torch.no_grad():
-            return self.model(inputs, use_cache=False, **seen).logits[0].numpy()
+            output = self.model(inputs, **self.pixels(images), **kinds, use_cache=False)
+        return output.logits[0].numpy()
 
-    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
-        """Return the inputs of transformers for images."""
+    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
+        """Return the images as the model of transformers takes them."""
         return {
             "pixel_values": torch.from_numpy(np.concatenate([x.patches for x in images])),
             "image_grid_thw": torch.tensor([image.grid for image in images]),
-            "mm_token_type_ids": is_image.int(),
         }
+
+
+class SeeingGemma(Seeing):
+    """The same for Gemma 3, whose images have 8 x 8 patches, whatever is asked for."""
+
+    kinds = "token_type_ids"
+
+    def image(self, *_: int) -> ImagePatches:
+        values = self.rng.standard_normal((64, 3 * 14 * 14)).astype(np.float32)
+        return ImagePatches(values, (1, 8, 8))
+
+    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
+        arrays = [pixels_of(image, 14) for image in images]
+        return {"pixel_values": torch.from_numpy(np.concatenate(arrays))}
 
 
 class SeeingTiles(Seeing):
     """The same of a model whose images are tiles of one size, and whose positions are slots."""
+
+    kinds = None
 
     def image(self, *grid: int) -> ImagePatches:
         tiles = 1 + int(np.prod(grid)) // (TILE * TILE)
@@ -122,17 +152,18 @@ class SeeingTiles(Seeing):
         values = self.rng.standard_normal(shape).astype(np.float32)
         return ImagePatches(values, (tiles, TILE, TILE))
 
-    def seen(self, images: Sequence[ImagePatches], _is_image: torch.Tensor) -> dict[str, Any]:
+    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
         tiles = np.concatenate([pixels_of(image, TILE_PATCH) for image in images])
         return {"pixel_values": torch.from_numpy(tiles)[None]}
 
 
 NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
+MODELS = {"gemma3": SeeingGemma, "smolvlm": SeeingTiles}
 
 
-@pytest.fixture(scope="module", params=["qwen3_vl", *NIGHTLY])
+@pytest.fixture(scope="module", params=["qwen3_vl", "gemma3", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    kind = SeeingTiles if request.param == "smolvlm" else Seeing
+    kind = MODELS.get(request.param, Seeing)
     return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 
@@ -183,6 +214,10 @@ def test_an_image_behind_much_text_and_a_second_turn_go_on_where_they_should(see
 def test_a_prompt_that_is_cut_within_an_image_gives_the_same_logits(seeing, backend):
     parts = [seeing.text(3), seeing.image(6, 10), seeing.text(4)]
     ids = seeing.ids(backend.images, parts)
+    if isinstance(seeing, SeeingGemma):  # its tokens attend to later ones
+        with pytest.raises(GenerationError, match="must run in one pass"):
+            backend.fill(ids[:10], 0)
+        return
     for cut in (5, 10):
         backend.fill(ids[:cut], 0)
         logits = backend.logits(ids[cut:], cut)
@@ -222,10 +257,36 @@ def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     if isinstance(seeing, SeeingTiles):
         turned = ImagePatches(image.patches[::-1].copy(), image.grid)
     else:
-        turned = ImagePatches(image.patches, (1, 10, 6))
+        rows, columns = image.grid[1] // 2, image.grid[2] // 2
+        squares = image.patches.reshape(rows, columns, 4, -1).swapaxes(0, 1)
+        turned = ImagePatches(squares.reshape(image.patches.shape), (1, 2 * columns, 2 * rows))
     ids = seeing.ids(backend.images, [text, turned, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
+
+
+def test_prompts_of_several_passes_give_the_same_logits(seeing, backend, monkeypatch):
+    """An image that is seen whole would be cut."""
+    parts = [seeing.text(6), seeing.image(4, 8), seeing.text(4)]
+    ids = seeing.ids(backend.images, parts)
+    if isinstance(backend, CpuBackend):
+        monkeypatch.setattr(reference, "PREFILL_ROWS", 18)
+    else:
+        step = backend._sequence.step
+        monkeypatch.setattr(step, "_images", replace(step._images, rows=18))
+    logits = backend.logits(ids, 0)
+    assert relative_error(logits[0], seeing.expected(parts)[-1]) <= tolerance(backend)
+
+
+def test_tokens_of_gemmas_images_attend_to_later_ones(request, tmp_path, monkeypatch):
+    """The control of the tests above."""
+    seeing = SeeingGemma(tmp_path, generator_of(request), "gemma3")
+    backend = CpuBackend(seeing.package, context=CONTEXT)
+    parts = [seeing.text(3), seeing.image(), seeing.text(4)]
+    ids, expected = seeing.ids(backend.images, parts), seeing.expected(parts)[-1]
+    assert relative_error(backend.logits(ids, 0)[0], expected) <= CPU
+    monkeypatch.setattr(SeenImages, "are_seen_whole", lambda *_: False)
+    assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * CPU
 
 
 def features(value: float, grid: tuple[int, int, int] = (1, 2, 2)) -> ImageFeatures:

@@ -438,7 +438,7 @@ CASES = (
         base=manifest_with_tower,
     ),
     tower("schema", "vision.activation", "tanh"),
-    tower("schema", "vision.merger", "mean"),
+    tower("schema", "vision.merger", "sum"),
     tower("schema", "vision.positionSampling", "bicubic"),
     tower("schema", "vision.ropeTheta", 0),
     Case(

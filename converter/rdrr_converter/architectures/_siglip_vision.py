@@ -6,6 +6,7 @@ What makes tokens of its patches differs: a tower is this body with the tensors 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 
 from rdrr_manifests.graph import vision
 
@@ -32,8 +33,9 @@ _NAMES = {
 }
 """Names of modules of the tower, within it."""
 
-_OF_THE_PROCESSOR = ("max_image_size", "size", "use_base_siglip")
-"""Keys that published towers repeat from the image processor, and that transformers never reads."""
+_WITHOUT_EFFECT = ("max_image_size", "size", "use_base_siglip", "vision_use_head")
+"""Keys that published towers repeat from the image processor, and that transformers never reads;
+and whether there is SigLIP's head, which models of text and images do not use."""
 
 
 def _position_grid(config: Config) -> int:
@@ -50,6 +52,7 @@ def siglip_vision(
     sizes: Block,
     defaults: Mapping[str, object],
     beside: Mapping[str, object],
+    transposed: tuple[str, ...] = (),
 ) -> ArchitectureRule:
     """Return the description of a tower.
 
@@ -61,6 +64,7 @@ def siglip_vision(
         sizes: Further fields of the block `vision`.
         defaults: Sizes that configurations may omit.
         beside: Keys that stand beside `vision_config`, with their defaults.
+        transposed: Modules of the connector whose matrix is stored as [inputs, outputs].
     """
     body = prefixes[0]
     return ArchitectureRule(
@@ -95,7 +99,8 @@ def siglip_vision(
             *pair(f"{vision.MERGER}norm", "norm", "hidden"),
             *connector,
         ),
-        stated_by_tensors=_OF_THE_PROCESSOR,
+        stated_by_tensors=_WITHOUT_EFFECT,
+        transposed=transposed,
         body=body,
         prefixes=prefixes,
         beside=tuple(beside),
@@ -127,4 +132,41 @@ def idefics_vision(name: str) -> ArchitectureRule:
             "patch_size": 32,
         },
         beside={"scale_factor": 2},
+    )
+
+
+def _mean_size(config: Config) -> int:
+    """Rule: the height and width in patches of what becomes a token of an image."""
+    patches, tokens = _position_grid(config), config.integer("mm_tokens_per_image")
+    size = patches // max(isqrt(tokens), 1)
+    if size < 1 or tokens * size**2 != patches**2:
+        expected = f"the square of a divisor of {patches}, as each side has patches"
+        raise config.fault("mm_tokens_per_image", expected, tokens)
+    return size
+
+
+def gemma_vision(name: str) -> ArchitectureRule:
+    """Return the description of a tower of Gemma 3, see `siglip_vision`."""
+    projector = "multi_modal_projector.mm_"
+    return siglip_vision(
+        name,
+        ("vision_tower.", "vision_tower.vision_model."),
+        (
+            TensorRule(f"{vision.MERGER}mean_norm.weight", "norm", ("hidden",)),
+            TensorRule(f"{vision.MERGER}proj.weight", "matmul", ("output", "hidden")),
+        ),
+        {
+            f"{vision.MERGER}mean_norm": f"{projector}soft_emb_norm",
+            f"{vision.MERGER}proj.weight": f"{projector}input_projection_weight",
+        },
+        sizes={"merge_size": _mean_size, "merger": "mean", "seen_whole": "all"},
+        defaults={
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "patch_size": 16,
+        },
+        beside={"mm_tokens_per_image": 256},
+        transposed=(f"{vision.MERGER}proj",),
     )

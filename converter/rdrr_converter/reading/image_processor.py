@@ -80,6 +80,7 @@ _GEMMA3 = ImageRecipe(
         "mean": _HALF,
         "deviation": _HALF,
         "patch_size": 14,
+        "patch_order": "merged",
         "placeholder": "<start_of_image>",
         "token": "<image_soft_token>",
         "before": "\n\n<start_of_image>",

@@ -6,9 +6,10 @@
     tap = merger(norm(merged(x)))                                       after each of some layers
 
 `merged` makes one row of the patches of a token, which follow each other, and `merger` is
-down(gelu(up(x))) or a product. Attention is that of encoders, within each frame, with rows and
-columns of patches as the positions of its rope, if it has one. Its ops are those of text models,
-and three more; the host computes rope and interpolation from the grid.
+down(gelu(up(x))), a product, or a product with the mean of the patches. Attention is that of
+encoders, within each frame, with rows and columns of patches as the positions of its rope, if it
+has one. Its ops are those of text models, and four more; the host computes rope and interpolation
+from the grid.
 
 The tensors have names of their own, to which the converter brings those of checkpoints.
 """
@@ -86,7 +87,17 @@ class MergeRows:
     rows: int
 
 
-VisionOp = Op | Patches | InterpolatedPositions | MergeRows
+@dataclass(frozen=True)
+class MeanOfParts:
+    """out[r] = the mean of the parts of x[r], each of `width` elements."""
+
+    x: Value
+    out: str
+    parts: int
+    width: int
+
+
+VisionOp = Op | Patches | InterpolatedPositions | MergeRows | MeanOfParts
 
 
 def values_of(op: VisionOp) -> tuple[str, ...]:
@@ -187,7 +198,12 @@ class _Builder:
         x = self.add(MergeRows(x, f"{stem}merged", rows))
         if not norm_first:
             x = self.norm(x, f"{stem}normed", f"{stem}norm", merged)
-        if vision.merger == "linear":
+        if vision.merger == "mean":
+            merged = vision.hidden_size
+            x = self.add(MeanOfParts(x, f"{stem}mean", rows, merged))
+            gains = _vector(f"{stem}mean_norm.weight", merged)
+            x = self.add(Norm(x, f"{stem}mean_normed", gains, vision.norm_eps, unit_offset=True))
+        if vision.merger != "mlp":
             shape = (vision.output_size, merged)
             return self.linear(x, f"{stem}out", f"{stem}proj", shape, bias=False)
         # Whatever the activation of the layers is, mergers have the exact GELU.

@@ -34,10 +34,14 @@ class Vision(Block):
             if the tower has learned positions only.
         merge_size: Height and width, in patches, of the square that becomes one token.
         merger: What makes the embedding of a token of its patches, after their norm: `mlp`, two
-            products with biases and the exact GELU between them, or `linear`, a product.
+            products with biases and the exact GELU between them, `linear`, a product, or `mean`, a
+            product with their mean after an RMSNorm, whose gains are 1 + weight.
         output_size: Width of the embeddings, which is the hidden size of the text model.
         taps: Layers after which the stream is merged as well; what becomes of it is added to the
             tokens of the image after the first layers of the text model, in this order.
+        seen_whole: The layers of the text model in which a token of an image attends to all tokens
+            of it, later ones as well: `all`, or `sliding`, those with a sliding window, which then
+            limits earlier tokens only; none if absent.
     """
 
     patch_inputs: int = Field(gt=0, le=1 << 20)
@@ -51,9 +55,10 @@ class Vision(Block):
     position_sampling: Annotated[Literal["bilinear", "nearest"], WRITTEN_IF_SET] = "bilinear"
     rope_theta: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0)
     merge_size: int = Field(gt=0, le=64)
-    merger: Annotated[Literal["mlp", "linear"], WRITTEN_IF_SET] = "mlp"
+    merger: Annotated[Literal["mlp", "linear", "mean"], WRITTEN_IF_SET] = "mlp"
     output_size: int = Field(gt=0)
     taps: Annotated[tuple[Layer, ...], WRITTEN_IF_SET] = ()
+    seen_whole: Annotated[Literal["all", "sliding"] | None, WRITTEN_IF_SET] = None
 
     @property
     def head_dim(self) -> int:

@@ -85,11 +85,12 @@ class ScheduledText:
         """The ids whose rows have certainly run: the last one of a text has not."""
         return [*self.prompt, *self.ids][:-1] if self.is_read else [*self.prompt[: self.filled]]
 
-    def take_rows(self, most: int | None) -> list[Row]:
-        """Return the next rows of the prompt, which are about to run."""
+    def take_rows(self, most: int | None, backend: BatchBackend) -> list[Row]:
+        """Return the next rows of the prompt, which are about to run on a backend."""
         begin, end = self.filled, len(self.prompt) - 1
         end = self.border if begin < self.border < end else end
         end = end if most is None else min(begin + most, end)
+        end = backend.border(self.prompt, begin, end) if end > begin else end
         self.filled = end
         return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
 
@@ -218,7 +219,8 @@ class Scheduler:
             if not text.is_read and not self._waits_for(text, self._running[:place])
         ]
         for text in reading:
-            rows += text.take_rows(None if most is None else most - len(rows))
+            left = None if most is None else max(most - len(rows), 0)
+            rows += text.take_rows(left, self._backend)
         if not rows:
             return []
         delivered = self._end_round()

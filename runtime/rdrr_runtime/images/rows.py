@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from rdrr_runtime.images.tower import ImageFeatures
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
-
+SeenWhole = Literal["all", "sliding"]
 
 MOST_BYTES = 1 << 30
 """Bytes of features kept for later prompts: 16 images of 1,024 tokens for a model of 8B."""
@@ -65,12 +66,22 @@ class SeenImages:
         first: The id behind those of text.
         taps: Layers after which features are added, see `ImageFeatures.taps`.
         width: Hidden size of the text model.
+        seen_whole: See `Vision.seen_whole`.
         has_axes: Whether the position of a token of an image counts in time, height and width; if
             not, it is that of its slot, as for text.
     """
 
-    def __init__(self, first: int, taps: int, width: int, *, has_axes: bool = True) -> None:
+    def __init__(
+        self,
+        first: int,
+        taps: int,
+        width: int,
+        *,
+        seen_whole: SeenWhole | None = None,
+        has_axes: bool = True,
+    ) -> None:
         self.first, self.taps, self.width, self.has_axes = first, taps, width, has_axes
+        self._seen_whole = seen_whole
         self._next = first
         self._images: list[SeenImage] = []
         self._by_content: dict[bytes, SeenImage] = {}
@@ -114,6 +125,30 @@ class SeenImages:
         image = self._images[at - 1] if at else None
         return image if image is not None and token in image.ids else None
 
+    def are_seen_whole(self, window: int | None) -> bool:
+        """Return whether rows of an image attend to all of it, in layers with such a window."""
+        return self._seen_whole == "all" or (self._seen_whole == "sliding" and bool(window))
+
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of `ids` from `begin` on ends, at `end` unless that cuts an image.
+
+        It then ends before the image; behind it if the part begins with the image. Images are only
+        cut where their rows do not attend to later ones.
+        """
+        if self._seen_whole is None or end >= len(ids) or ids[end] < self.first:
+            return end
+        image = self.of(ids[end])
+        start = end - (ids[end] - image.first)
+        return start if begin < start else start + len(image.ids)
+
+    def parts(self, ids: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+        """Yield ids in parts that follow each other, of up to `most` if no image is longer."""
+        begin = 0
+        while begin < len(ids):
+            end = self.border(ids, begin, begin + most)
+            yield ids[begin:end]
+            begin = end
+
     def features(self, ids: Sequence[int]) -> F32:
         """Return the features of rows, float32 [1 + taps, rows, width]; zeros for text."""
         rows = np.zeros((1 + self.taps, len(ids), self.width), np.float32)
@@ -122,6 +157,23 @@ class SeenImages:
             for part, values in zip(rows, (features.embeddings, *features.taps), strict=True):
                 part[at : at + count] = values[start : start + count]
         return rows
+
+    def ends(self, ids: Sequence[int], base: int) -> I64:
+        """Return the slot behind the image of each row from slot `base` on; 0 for text.
+
+        Raises:
+            GenerationError: An image is cut whose rows attend to all of it.
+        """
+        ends = np.zeros(len(ids), np.int64)
+        for at, count, image, start in self.runs(ids):
+            if self._seen_whole is not None and count < len(image.ids):
+                raise GenerationError(
+                    "the tokens of an image must run in one pass",
+                    expected=f"all {len(image.ids)} tokens",
+                    found=count,
+                )
+            ends[at : at + count] = base + at - start + len(image.ids)
+        return ends
 
     def runs(self, ids: Sequence[int]) -> list[tuple[int, int, SeenImage, int]]:
         """Return the parts of images among rows: row, count, image, and its first token there."""
@@ -147,11 +199,15 @@ class PassImages:
         is_image: Whether a row is a token of an image, [rows].
         features: Features of each row, float32 [1 + taps, rows, width]; zeros for text.
         positions: Positions of each row in time, height and width, int64 [rows, 3].
+        ends: The slot behind the image of each row, int64 [rows]; 0 for text.
+        images: The images that the model has seen.
     """
 
     is_image: npt.NDArray[np.bool_]
     features: F32
     positions: I64
+    ends: I64
+    images: SeenImages
 
 
 @dataclass
@@ -198,7 +254,8 @@ class SequencePositions:
         is_image = np.asarray(ids) >= self.images.first
         if not self.marks and not is_image.any():
             return None
-        return PassImages(is_image, self.images.features(ids), self.of(ids, base))
+        features, ends = self.images.features(ids), self.images.ends(ids, base)
+        return PassImages(is_image, features, self.of(ids, base), ends, self.images)
 
     def rewind(self, base: int) -> None:
         """Forget what the sequence has from a slot on."""
@@ -217,5 +274,10 @@ def seen_images(package: Package) -> SeenImages | None:
     if vision is None or not isinstance(table, Embed):
         return None
     rows = max(package.graph.vocab_size, table.weight.shape[0])
-    has_axes = any(rope.sections is not None for rope in package.graph.ropes)
-    return SeenImages(rows, len(vision.taps), package.graph.hidden_size, has_axes=has_axes)
+    return SeenImages(
+        rows,
+        len(vision.taps),
+        package.graph.hidden_size,
+        seen_whole=vision.seen_whole,
+        has_axes=any(rope.sections is not None for rope in package.graph.ropes),
+    )

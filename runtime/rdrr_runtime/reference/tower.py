@@ -107,6 +107,8 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
         case vision.MergeRows():
             x = run.values[op.x]
             return x.reshape(-1, op.rows * x.shape[1])
+        case vision.MeanOfParts():
+            return run.values[op.x].unflatten(-1, (op.parts, op.width)).mean(dim=1)
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:

@@ -107,6 +107,10 @@ class GpuBatch(GpuSequences):
         """Return the last slot up to `base` at which a sequence can go on."""
         return self._positions[sequence].resumable(base) if self._positions else base
 
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of a prompt ends, see `BatchBackend.border`."""
+        return self.step.border(ids, begin, end)
+
     def copy(self, source: int, target: int, slots: int) -> None:
         """Copy the first slots of a sequence to another one, see `BatchBackend.copy`.
 
@@ -173,7 +177,8 @@ class GpuBatch(GpuSequences):
                 shared += group_rows
         while shared:
             prepared = self._batch_passes.multi_sequence(len(shared))
-            part, shared = shared[: prepared.rows], shared[prepared.rows :]
+            end = self.border([row.token for row in shared], 0, prepared.rows)
+            part, shared = shared[:end], shared[end:]
             self.step.write_rows(part)
             self._executor.run(prepared.body, len(part))
         for sequence, count in filled.items():

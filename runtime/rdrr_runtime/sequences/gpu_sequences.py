@@ -6,7 +6,7 @@ states also has copies of them, to which it can return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -166,13 +166,13 @@ class GpuSequences:
             The last pass. None if no pass serves so few ids of one sequence by itself; then nothing
             has run.
         """
-        passes, prepared, start = self._passes.consecutive(len(ids)), None, 0
+        passes = list(self._divided(ids))
         if not passes:
             return None
         self.position.begin(base)
         resumes = len(ids) == 1 and self.step.resume((Row(ids[0], sequence, base),))
-        for prepared in passes:
-            some = ids[start : start + prepared.rows]
+        start = 0
+        for prepared, some in passes:
             if not resumes:
                 self.step.write(some, base + start, sequence=sequence)
             start += len(some)
@@ -182,6 +182,17 @@ class GpuSequences:
         if len(ids) > 1:
             self.position.keep()
         return prepared
+
+    def _divided(self, ids: Sequence[int]) -> Iterator[tuple[PreparedPass, Sequence[int]]]:
+        """Yield the passes that run consecutive ids of a sequence, and the ids of each."""
+        parts = self.step.parts(ids)
+        passes = self._passes.consecutive(*map(len, parts))
+        for part in parts if passes else ():
+            start = 0
+            while start < len(part):
+                prepared = passes.pop(0)
+                yield prepared, part[start : start + prepared.rows]
+                start += prepared.rows
 
     def read_logits(self, prepared: PreparedPass, rows: int) -> F32:
         """Read back the logits of a pass, f32 [rows, vocab].

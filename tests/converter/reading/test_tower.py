@@ -160,7 +160,7 @@ def test_a_tower_with_the_body_of_siglip_is_a_package_with_its_text_model(tiled,
         (stating(image_size=42), "wrong shape"),
         (stating(image_size=[28, 28]), "image_size cannot be used"),
         (stating(num_channels=1), "num_channels cannot be used"),
-        (stating(vision_use_head=True), "unknown keys: vision_use_head"),
+        (stating(window_size=4), "unknown keys: window_size"),
     ],
 )
 def test_a_tower_of_siglip_that_cannot_be_used_is_left_out_and_the_note_says_why(
@@ -172,6 +172,75 @@ def test_a_tower_of_siglip_that_cannot_be_used_is_left_out_and_the_note_says_why
     (note,) = convert(folder, tmp_path / "out", dry_run=True).notes[:1]
     assert note.startswith(UNUSABLE)
     assert why in note
+
+
+@pytest.fixture(scope="module")
+def of_gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("gemma3") / "model", generator_of(request)
+    tower = {"image_size": 56, "vision_use_head": False}
+    make_multimodal("gemma3", rng, tower).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {
+        "image_processor_type": "Gemma3ImageProcessorFast",
+        "size": {"height": 56, "width": 56},
+        "do_pan_and_scan": None,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_of_gemma_3_makes_tokens_of_means_that_the_text_model_sees_whole(
+    of_gemma, tmp_path
+):
+    assert convert(of_gemma, tmp_path / "out", quantize="q8_0").notes == ()
+    manifest, stored = manifest_of(tmp_path / "out"), load_file(of_gemma / "model.safetensors")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.merger, manifest.vision.seen_whole) == ("mean", "all")
+    assert manifest.vision.merge_size == manifest.processor.merge_size == 2
+    assert (manifest.processor.sizing, manifest.processor.patch_order) == ("fixed", "merged")
+    projector = stored["multi_modal_projector.mm_input_projection_weight"]
+    assert manifest.tensors["visual.merger.proj.weight"].shape == projector.shape[::-1]
+
+
+def test_a_tower_of_gemma_3_has_names_within_the_model_in_published_checkpoints(of_gemma, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma, folder)
+    state = load_file(folder / "model.safetensors")
+    published = "vision_tower.vision_model."
+    named = {name.replace("vision_tower.", published): values for name, values in state.items()}
+    save_file(named, folder / "model.safetensors")
+    converted = [
+        convert(source, tmp_path / name, quantize="f16", model_id="same")
+        for name, source in (("a", of_gemma), ("b", folder))
+    ]
+    first, second = ([*result.tensors] for result in converted)
+    assert [tensor.name for tensor in first] == [tensor.name for tensor in second]
+    assert any(tensor.name == "visual.layers.0.mlp.up_proj.weight" for tensor in first)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("mm_soft_emb_norm"), "a tensor is missing"),
+        (stating(image_size=70), "mm_tokens_per_image cannot be used"),
+    ],
+)
+def test_a_tower_of_gemma_3_that_cannot_be_used_is_left_out_like_one_that_is_not_asked_for(
+    of_gemma, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma, folder)
+    change(folder)
+    result = convert(folder, tmp_path / "out", quantize="f16")
+    (note,) = (note for note in result.notes if note.startswith(UNUSABLE))
+    assert why in note
+    convert(of_gemma, tmp_path / "text", quantize="f16", without_vision=True)
+    for name in ("out", "text"):
+        assert manifest_of(tmp_path / name).vision is None
+    shards = [sorted((tmp_path / name).glob("*.bin")) for name in ("out", "text")]
+    left_out, not_asked_for = ([shard.read_bytes() for shard in of] for of in shards)
+    assert left_out == not_asked_for != []
 
 
 def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):

@@ -1,4 +1,4 @@
-"""Lowering of vision towers: the ops of text models, and the three that only towers have.
+"""Lowering of vision towers: the ops of text models, and the four that only towers have.
 
 Merging patches changes nothing in memory: the patches of a token follow each other, so the buffer
 of the patches is that of the tokens, with fewer rows. What follows has a step, a workspace and a
@@ -24,6 +24,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rows.interpolate import interpolate
+from rdrr_runtime.phases.rows.mean_rows import mean_rows
 
 _OUTSIDE = "patches"
 """Name of what parts of values belong to that other memory holds."""
@@ -38,12 +39,14 @@ class TowerInputs:
         table: The learned position embedding, f32.
         nearest: Its rows around each patch, u32 [patches, 4].
         factors: Their factors, f32 [patches, 4].
+        of_token: The first patch of each token, and the one behind its last, u32 [tokens, 2].
     """
 
     patches: BufferSlice
     table: BufferSlice
     nearest: BufferSlice
     factors: BufferSlice
+    of_token: BufferSlice
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,10 @@ def _lower(
             places = (inputs.table, inputs.nearest, inputs.factors)
             build.emit(interpolate(build.ctx, x, *places, width=width, label="positions"))
             build.values.rename(op.x, op.out)
+        case vision.MeanOfParts():
+            x, y = build.values.get(op.x), build.values.allocate(op.out, op.width)
+            build.emit(mean_rows(build.ctx, inputs.of_token, x, y, width=op.width, label=op.out))
+            build.values.mark_read(op.x)
         case vision.MergeRows():
             raise AssertionError("`lower_tower` begins another part here")
         case _:

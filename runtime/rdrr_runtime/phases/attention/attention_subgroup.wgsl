@@ -146,8 +146,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let lane = {{ "thread.lane % " ~ SIZE ~ "u" if MATRICES else "thread.index % " ~ SIZE ~ "u" }};
     let t = team * {{ SIZE }}u + lane;
     let slots = first_slot(current.row[first_row].sequence, head / (HEADS / KV_HEADS));
-    let tile_start = attended_slots(current.row[first_row].slot).x;
-    let tile_end = attended_slots(current.row[last_row].slot).y;
+    let tile_start = attended_slots(current.row[first_row]).x;
+    let tile_end = attended_slots(current.row[last_row]).y;
 {% if MATRICES %}
     // The words that this thread loads of the keys, then of the values of each step, while the scores or sums
     // before are computed. Values past the end are zero, as their weights are: the cache may hold NaN there.
@@ -166,7 +166,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let own_row = min(first_row + mine / {{ TILE_HEADS }}u, last_row);
     let own_head = head + mine % {{ TILE_HEADS }}u;
     let own_slot = current.row[own_row].slot;
-    let keys_of_row = attended_slots(own_slot);
+    let keys_of_row = attended_slots(current.row[own_row]);
     let from_query = (own_row * HEADS + own_head) * {{ WORDS }}u;
     var most = 0.0;
     for (var i = scorer; i < {{ WORDS }}u; i += {{ SCORERS }}u) {

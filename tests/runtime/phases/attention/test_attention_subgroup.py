@@ -40,13 +40,18 @@ def in_half(queries: np.ndarray) -> np.ndarray:
     return (queries * factor).astype(np.float16).astype(np.float32) / factor
 
 
-def check(bench: Bench, rng, spec: AttentionSpec, *, rows: int, base: int, scale=1.0, tile=None):
-    """Compare attention with torch on queries that f16 holds; `scale` multiplies them."""
-    cache = spec.cache
+def check(
+    bench: Bench, rng, spec: AttentionSpec, *, rows: int, base: int, scale=1.0, tile=None, ends=()
+):
+    """Compare attention with torch on queries that f16 holds; `scale` multiplies them.
+
+    Rows of images have the slot behind their image in `ends`, and those of text 0.
+    """
+    cache, tokens = spec.cache, [end and spec.images + end for end in ends]
     sinks = None if spec.sinks is None else bench.download(spec.sinks, spec.heads)
     (k, v), caches = filled_cache(bench, rng, cache, base + rows)
     q = in_half(np.float32(scale) * normal(rng, rows, spec.heads, cache.head_dim))
-    out, ctx = bench.poisoned(*q.shape), stating_matrices(bench, rows, base=base)
+    out, ctx = bench.poisoned(*q.shape), stating_matrices(bench, rows, base=base, tokens=tokens)
     given = {"current": ctx.state.step, "q": bench.upload(q), "out": out}
     given |= {"k_cache": caches[0], "v_cache": caches[1], **spec.buffers}
     bench.run(attention_subgroup(ctx, spec, given, "t", tile), rows)
@@ -58,6 +63,7 @@ def check(bench: Bench, rng, spec: AttentionSpec, *, rows: int, base: int, scale
         softcap=spec.softcap,
         sinks=None if sinks is None else torch.from_numpy(sinks).double(),
         chunk=spec.chunk,
+        ends=torch.tensor(ends) if ends else None,
     )
     assert relative_error(bench.download(out, *q.shape), expected) < ROUNDED
 
@@ -72,6 +78,12 @@ def test_windows_softcaps_and_sinks_equal_torch(bench, rng) -> None:
     sinks = bench.upload(normal(rng, 3) + 2)
     spec = AttentionSpec(3, KvSpec(3, 96, 128), 0.3, window=20, softcap=5.0, sinks=sinks)
     check(bench, rng, spec, rows=40, base=30, tile=SubgroupAttentionTile(1, 32))
+
+
+def test_rows_of_images_attend_to_all_of_them(bench, rng) -> None:
+    spec = AttentionSpec(2, KvSpec(2, 64, 128), 0.3, window=20, images=1000)
+    ends = [0] * 7 + [62] * 25 + [0] * 8
+    check(bench, rng, spec, rows=40, base=30, tile=SubgroupAttentionTile(1, 32), ends=ends)
 
 
 def test_weights_are_rescaled_as_their_maximum_grows_over_many_steps(bench, rng) -> None:
