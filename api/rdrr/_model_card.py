@@ -68,7 +68,8 @@ def _introduction(manifest: Manifest, base_model: str | None) -> str:
         f"A language model of {weights / 1e6:,.1f} million weights in the RDRR format"
         f"{origin if base_model else ''}: {format_size(manifest.total_size)} in "
         f"{shards} shard{'s' * (shards > 1)}, for any GPU through WebGPU.\n"
-        f"The context length is {manifest.architecture.max_seq_len:,} tokens.\n"
+        f"The context length is {manifest.architecture.max_seq_len:,} tokens."
+        f"{' It sees images.' if manifest.vision is not None else ''}\n"
     )
 
 

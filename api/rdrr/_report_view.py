@@ -24,7 +24,9 @@ from rdrr_manifests.models.conversion_report import (
     parse_report,
 )
 
-_LAYER = re.compile(r".*?layers\.(?P<layer>\d{1,6})\.(?P<part>.+)\.(?P<ending>weight|bias)")
+_LAYER = re.compile(
+    r"((?P<tower>visual\.)|.*?)layers\.(?P<layer>\d{1,6})\.(?P<part>.+)\.(?P<ending>weight|bias)"
+)
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _SMALL_ROLES = ("norm", "bias")
 
@@ -222,6 +224,7 @@ def _cells(tensors: Iterable[ReportedTensor]) -> tuple[Cell, ...]:
         match = _LAYER.fullmatch(tensor.name)
         if match is not None:
             part = _EXPERT.sub(".experts.", f".{match['part']}").lstrip(".")
+            part = (match["tower"] or "") + part  # its layers are not those of the text model
             groups.setdefault((part, int(match["layer"])), []).append(tensor)
     return tuple(_cell(part, layer, group) for (part, layer), group in groups.items())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdrr_format.dtypes import parse_dtype
 from rdrr_format.errors import DeviceError, FormatError
+from rdrr_manifests.graph.vision import VISION
 
 if TYPE_CHECKING:
     from rdrr_manifests.models import Manifest, Tensor
@@ -99,6 +100,8 @@ class Loaded:
             stored type.
         kv: Key-value cache.
         rest: Activations, logits and tables.
+        tower: Weights of the vision tower; 0 without.
+        image: Buffers of the tower for the largest image.
         total: The sum.
     """
 
@@ -106,6 +109,8 @@ class Loaded:
     weights: int
     kv: int
     rest: int
+    tower: int
+    image: int
     total: int
 
 
@@ -150,6 +155,7 @@ def survey(manifest: Manifest) -> Survey:
         {
             "identity": _identity(manifest),
             "architecture": _architecture(manifest),
+            **({} if manifest.vision is None else {"vision tower": _tower(manifest)}),
             "kernel hints": manifest.kernel_hints.model_dump(by_alias=True, exclude_none=True),
         },
         by_dtype=_groups(manifest, _dtype_name),
@@ -225,6 +231,7 @@ def _loaded(
 ) -> Loaded | None:
     """Return what the runtime would allocate; None if no adapter can run the package."""
     from rdrr_runtime.exec.footprint import footprint
+    from rdrr_runtime.gpu_tower import tower_footprint
 
     from rdrr._tuned import read_profile
     from rdrr._webgpu import open_device
@@ -234,6 +241,7 @@ def _loaded(
         try:
             tuning = read_profile(device.info).tuning
             need = footprint(package, device.capabilities, policy, context=context, tuning=tuning)
+            tower = tower_footprint(package, device.capabilities, policy, context)
         finally:
             device.close()
     except (DeviceError, FormatError):
@@ -241,7 +249,9 @@ def _loaded(
         if adapter:
             raise
         return None
-    return Loaded(device.info.name, need.weights, need.kv, need.rest, need.total)
+    seeing = (0, 0) if tower is None else (tower.weights, tower.image)
+    total = need.total + sum(seeing)
+    return Loaded(device.info.name, need.weights, need.kv, need.rest, *seeing, total)
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:
@@ -298,6 +308,27 @@ def _architecture(manifest: Manifest) -> dict[str, Any]:
         "tied head": blocks.output.tie_word_embeddings,
     }
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _tower(manifest: Manifest) -> dict[str, Any]:
+    from rdrr_runtime.images.sizes import most_patches
+
+    vision, processor = manifest.vision, manifest.processor
+    assert vision is not None, "the caller asks for no other"
+    tensors = [tensor for name, tensor in manifest.tensors.items() if name.startswith(VISION)]
+    facts: dict[str, Any] = {
+        "layers": vision.num_layers,
+        "hidden size": vision.hidden_size,
+        "heads": vision.num_attention_heads,
+        "weights": sum(math.prod(tensor.shape) for tensor in tensors),
+        "bytes": sum(tensor.size for tensor in tensors),
+        "types": sorted({_block_type(tensor.dtype) for tensor in tensors}),
+    }
+    if processor is not None:
+        most = manifest.architecture.max_seq_len
+        facts["patch size"] = processor.patch_size
+        facts["most tokens of an image"] = most_patches(processor, most) // processor.merge_size**2
+    return facts
 
 
 def _groups(manifest: Manifest, key: Callable[[Tensor], str]) -> tuple[Group, ...]:

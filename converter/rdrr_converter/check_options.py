@@ -29,12 +29,13 @@ def check_options(options: PackageOptions) -> None:
             expected="`q4k_layout` column or no `q4k_layout`",
             found=f"`q4k_layout` {options.q4k_layout}",
         )
-    if options.without_vision and options.vision_quantize is not None:
-        raise UsageError(
-            "`vision_quantize` says how to store the vision tower that `without_vision` leaves out",
-            expected="one of the two",
-            found=f"`without_vision` and `vision_quantize` {options.vision_quantize}",
-        )
+    for name, what in (("vision_quantize", "says how to store"), ("mmproj", "names the file of")):
+        if options.without_vision and getattr(options, name) is not None:
+            raise UsageError(
+                f"`{name}` {what} the vision tower that `without_vision` leaves out",
+                expected="one of the two",
+                found=f"`without_vision` and `{name}` {getattr(options, name)}",
+            )
     _check_limits(options)
     # Tensors are aligned in the stream of all shards. Whoever asks for a larger alignment than the
     # default wants it in the files, which needs shards that begin at multiples of it.
@@ -132,6 +133,7 @@ def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, s
     yield "compress", "absent", options.compress or "absent"
     yield "hash_algorithm", "sha256", options.hash_algorithm
     yield "vision_quantize", "absent", options.vision_quantize or "absent"
+    yield "mmproj", "absent", "given" if options.mmproj is not None else "absent"
 
 
 def _contradiction(option: str, expected: str, found: object) -> UsageError:

@@ -117,7 +117,8 @@ def convert(
     with (
         open_device(CPU if chosen.dry_run else chosen.device, chosen.adapter) as encoder,
         stage_locally(source) as path,
-        _adapter(chosen) as adapter,
+        _staged(chosen.lora) as adapter,
+        _staged(chosen.mmproj) as mmproj,
     ):
         settings = _WorkerSettings(
             threads=chosen.workers or min(os.cpu_count() or 1, MAX_WORKERS),
@@ -128,12 +129,27 @@ def convert(
             device_name=chosen.device,
         )
         counter = Progress(progress, encoder.check)
-        return _convert(path, adapter, target, chosen, settings, counter)
+        return _convert(_Inputs(path, adapter, mmproj), target, chosen, settings, counter)
 
 
-def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
-    """Make a local copy of the adapter if it is remote; None if no adapter is given."""
-    return nullcontext() if options.lora is None else stage_locally(options.lora)
+def _staged(location: str | Path | None) -> AbstractContextManager[Path | None]:
+    """Make a local copy of an adapter or a tower if it is remote; None if none is given."""
+    return nullcontext() if location is None else stage_locally(location)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The local paths of what is converted.
+
+    Attributes:
+        source: The checkpoint.
+        adapter: The adapter to merge; None if there is none.
+        mmproj: The file of the vision tower; None if it is not named.
+    """
+
+    source: Path
+    adapter: Path | None
+    mmproj: Path | None
 
 
 @dataclass(frozen=True)
@@ -164,15 +180,17 @@ class _WorkerSettings:
 
 
 def _convert(
-    source: Path,
-    adapter: Path | None,
+    inputs: _Inputs,
     target: Target,
     options: ConvertOptions,
     settings: _WorkerSettings,
     counter: Progress,
 ) -> ConversionResult:
-    threads = settings.threads
-    opened = open_source(source, follow_links=options.follow_links)
+    threads, adapter = settings.threads, inputs.adapter
+    keeps_tower = not options.without_vision and options.profile == "rdrr"
+    opened = open_source(
+        inputs.source, follow_links=options.follow_links, mmproj=inputs.mmproj, sees=keeps_tower
+    )
     if adapter is not None:
         opened = with_adapter_tokenizer(opened, adapter)
     opened = with_stated_tokens(with_tokenizer(opened))
@@ -186,8 +204,10 @@ def _convert(
         rule,
         options.allow_unread,
         keeps_draft_head=keeps_draft_head,
-        keeps_tower=not options.without_vision and options.profile == "rdrr",
+        keeps_tower=keeps_tower,
     )
+    if inputs.mmproj is not None and model.tower.block is None:
+        raise ConversionError("; ".join(model.tower.notes), where=inputs.mmproj)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     check_importance(options, has_rows=matrix is not None and matrix.has_rows)
     magnitudes = scan(model, max(threads, settings.fetchers), counter)

@@ -174,6 +174,12 @@ class PackageOptions:
     without_vision: bool = option(
         False, "Leave out the vision tower of a model that sees, and convert its text model only."
     )
+    mmproj: str | Path | None = option(
+        None,
+        "GGUF file (path or URL) with the vision tower of the GGUF that is converted.",
+        metavar="FILE",
+        default_text="the only one beside it whose name contains mmproj",
+    )
     vision_quantize: RecipeName | None = option(
         None,
         "Quantization of the weights of the vision tower.",
@@ -317,6 +323,7 @@ class ConvertKeywords(TypedDict, total=False):
     plan: str | Path | None
     without_draft_head: bool
     without_vision: bool
+    mmproj: str | Path | None
     vision_quantize: RecipeName | None
     tensor_types: Mapping[str, str]
     kernel_hints: Mapping[str, str]

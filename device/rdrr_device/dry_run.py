@@ -26,6 +26,17 @@ class DryRunBuffer:
     size: int
 
 
+@dataclass(frozen=True)
+class DryRunDevice:
+    """A stand-in for a `Device` on which nothing is run.
+
+    Attributes:
+        capabilities: What the device can do.
+    """
+
+    capabilities: Capabilities
+
+
 class DryRunArena(Arena):
     """An arena that allocates no buffers and writes no data.
 

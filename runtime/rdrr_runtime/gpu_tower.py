@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from rdrr_device.arena import Arena, DeviceArena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import INT8_DOT
+from rdrr_device.capabilities import INT8_DOT, Capabilities
 from rdrr_device.device import Device
+from rdrr_device.dry_run import DryRunArena, DryRunDevice
 from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
 from rdrr_manifests.graph.ops import WeightKind
@@ -25,18 +29,20 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.choice.preferences import Preferences
 from rdrr_runtime.compile.lowering.builder import LoadedModel
-from rdrr_runtime.compile.lowering.towers import TowerInputs, lower_tower, usual_ops
+from rdrr_runtime.compile.lowering.towers import TowerInputs, TowerPart, lower_tower, usual_ops
 from rdrr_runtime.compile.lowering.values import Workspace
 from rdrr_runtime.compile.weights.upload import allocate_weights
-from rdrr_runtime.exec.executor import DispatchExecutor
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.images.patches import ImagePatches
 from rdrr_runtime.images.places import Places
+from rdrr_runtime.images.sizes import most_patches
 from rdrr_runtime.images.tower import ImageFeatures, merged_grid
 from rdrr_runtime.packing import EncodedText, Segments
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.rows.interpolate import NEIGHBOURS
+from rdrr_runtime.phases.weights.packing import staging_bytes
 from rdrr_runtime.sequences.step import Step
 
 FEWEST_PATCHES = 256
@@ -70,24 +76,11 @@ class GpuTower:
         self._buffers: _Buffers | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._loaded = self._load(package, policy or Policy())
+            self._loaded = _allocated(graph, package, self._arena, device, policy or Policy())
+            self._loaded.model.weights.fill()
+            values = package.dequantize(f"{POSITIONS}.weight")
+            self._arena.write(self._loaded.table, np.ascontiguousarray(values))
             undo.pop_all()
-
-    def _load(self, package: Package, policy: Policy) -> _Loaded:
-        """Upload the weights."""
-        able = self._device.capabilities
-        # Towers are small and exact: activations stay in f32.
-        preferences = Preferences(policy, able.software, INT8_DOT in able.language)
-        usual = _usual_graph(self._graph)
-        weights = allocate_weights(self._arena, package, PaddedGraph(usual), preferences)
-        weights.fill()
-        values = np.ascontiguousarray(package.dequantize(f"{POSITIONS}.weight"))
-        table = self._arena.upload("positions", values)
-        workspace = Workspace(self._arena, 0)
-        model = LoadedModel(
-            usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
-        )
-        return _Loaded(self._graph, model, table, self._device)
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
         """Return the features of an image, see `Tower.encode`.
@@ -122,6 +115,69 @@ class GpuTower:
         """Free the memory of the tower."""
         self._free_buffers()
         self._arena.dispose()
+
+
+@dataclass(frozen=True)
+class TowerFootprint:
+    """The GPU memory of a vision tower, in bytes.
+
+    Attributes:
+        weights: Weights in the form in which they are kept.
+        image: Buffers for the largest image.
+        staging: Temporary memory for the upload of the weights.
+    """
+
+    weights: int
+    image: int
+    staging: int
+
+    @property
+    def total(self) -> int:
+        """Bytes that stay allocated once the largest image has been seen."""
+        return self.weights + self.image
+
+
+def tower_footprint(
+    package: Package, capabilities: Capabilities, policy: Policy, context: int
+) -> TowerFootprint | None:
+    """Return the memory that a package's tower would allocate; None if there is none to run.
+
+    Args:
+        package: The package; no weights are read.
+        capabilities: What the device can do.
+        policy: Hints.
+        context: Most tokens of an image, besides what the recipe says.
+
+    Raises:
+        FormatError: No kernel can read a tensor.
+    """
+    graph, processor = package.vision_graph, package.manifest.processor
+    if graph is None or processor is None:
+        return None
+    arena, of_image = DryRunArena(capabilities), DryRunArena(capabilities)
+    # Nothing else is asked of the device before an image is run.
+    device = cast(Device, DryRunDevice(capabilities))
+    loaded = _allocated(graph, package, arena, device, policy)
+    _Buffers(loaded, of_image, _room_for(most_patches(processor, context)))
+    stored = sum(package.tensor(use.name).size for use in graph.weights())
+    return TowerFootprint(arena.size, of_image.size, staging_bytes(stored))
+
+
+def _allocated(
+    graph: VisionGraph, package: Package, arena: Arena, device: Device, policy: Policy
+) -> _Loaded:
+    """Return a tower with memory for its weights, which are still to be written."""
+    able = device.capabilities
+    # Towers are small and exact: activations stay in f32.
+    preferences = Preferences(policy, able.software, INT8_DOT in able.language)
+    usual = _usual_graph(graph)
+    weights = allocate_weights(arena, package, PaddedGraph(usual), preferences)
+    table = arena.empty("positions", F32_BYTES * prod(package.tensor(f"{POSITIONS}.weight").shape))
+    workspace = Workspace(arena, 0)
+    model = LoadedModel(
+        usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
+    )
+    return _Loaded(graph, model, table, device)
 
 
 def _room_for(patches: int) -> int:
@@ -207,9 +263,16 @@ class _Buffers:
             for step, rows in zip(self._steps, (patches, tokens), strict=True)
         )
         cache = KvCache.allocate(arena, loaded.model.graph, patches, "f32")
-        self._executor = DispatchExecutor(loaded.device)
-        parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
-        self._parts = [(part, self._executor.prepare(part.phases)) for part in parts]
+        self._parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
+
+    @cached_property
+    def _executor(self) -> DispatchExecutor:
+        return DispatchExecutor(self._device)
+
+    @cached_property
+    def _prepared(self) -> list[tuple[TowerPart, Prepared]]:
+        """The parts, with their pipelines, which a dry run does not build."""
+        return [(part, self._executor.prepare(part.phases)) for part in self._parts]
 
     def _model_of(self, step: Step, rows: int) -> tuple[LoadedModel, OpContext]:
         """Return the model with a workspace for some rows, and the context of phases on them."""
@@ -238,10 +301,10 @@ class _Buffers:
         """Run the tower and return the results of the merged parts, in their order."""
         vision = self._loaded.graph.vision
         tokens = patches // vision.merge_size**2
-        for part, prepared in self._parts:
+        for part, prepared in self._prepared:
             self._executor.run(prepared, tokens if part.is_merged else patches)
         size = F32_BYTES * tokens * vision.output_size
-        outs = [part.out for part, _ in self._parts if part.is_merged]
+        outs = [part.out for part in self._parts if part.is_merged]
         read = [self._device.read(out, 0, size).view(np.float32) for out in outs]
         results = [values.reshape(tokens, vision.output_size) for values in read]
         if not all(np.isfinite(values[:, :1]).all() for values in results):

@@ -85,6 +85,17 @@ def test_the_cell_of_experts_shows_the_one_with_the_largest_error(package):
     assert [(cell.layer, cell.tensors, cell.error) for cell in cells] == [(1, 3, 0.3)]
 
 
+def test_the_layers_of_a_vision_tower_have_cells_of_their_own(package):
+    report = read_report(package)
+    base = next(tensor for tensor in report.tensors if tensor.name == UP)
+    name = "visual.layers.1.mlp.up_proj.weight"
+    of_tower = base.model_copy(update={"name": name, "relative_rmse": 0.5})
+    result = view(report.model_copy(update={"tensors": (*report.tensors, of_tower)}))
+    cells = {part: result.row(part) for part in ("visual.mlp.up_proj", "mlp.up_proj")}
+    assert [(cell.layer, cell.error) for cell in cells["visual.mlp.up_proj"]] == [(1, 0.5)]
+    assert [cell.tensors for cell in cells["mlp.up_proj"]] == [1, 1]
+
+
 def test_the_page_is_self_contained_and_shows_every_part_of_every_layer(package):
     report = view(read_report(package))
     html = render(report)

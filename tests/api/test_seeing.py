@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from rdrr._chat import Conversation
 from rdrr._sight import content_with_images
 from rdrr.serve.worker import Worker
-from rdrr_format.errors import GenerationError, StoreError, UsageError
+from rdrr_format.errors import DeviceError, GenerationError, StoreError, UsageError
 from rdrr_runtime.images.rows import SeenImages
 from support.checkpoints import make_multimodal
 from support.commands import rdrr as command
@@ -25,6 +26,7 @@ from support.image_prompts import (
     SEEN,
     TOKENS,
     expected_ids,
+    image_part,
     judge,
     png,
     text,
@@ -140,6 +142,32 @@ def test_a_prompt_that_ends_with_an_image_or_shifts_is_refused(model):
         model.chat([SEEN], context_shift=4)
     with pytest.raises(GenerationError, match="outside the vocabulary"):
         model.generate([1, max(ids) + 1000, 2])
+
+
+def test_images_beyond_the_context_are_refused_with_the_numbers(seeing, tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(png(PICTURES[1]))
+    count = 64 // 32 * (64 // 32)
+    package = str(seeing.folder / "package")
+    message = f"the image needs {count} tokens at 64 x 64 pixels.*at most 3 tokens.*found {count}"
+    for context, why in ((3, message), (8, "context")):  # the second with the tokens of its text
+        with (
+            rdrr.load(package, backend="cpu", context=context) as small,
+            pytest.raises(GenerationError, match=why),
+        ):
+            small.chat([user(image_part(PICTURES[1]), text("b"))])
+    options = ["--backend", "cpu", "--context", 3]
+    ran = command("generate", package, "--image", str(file), "-p", "b", *options)
+    assert ran.code == 1
+    assert re.search(message, ran.err)
+
+
+def test_the_memory_of_the_tower_counts_before_it_is_taken(seeing):
+    package = str(seeing.folder / "package")
+    with pytest.raises(DeviceError, match="more GPU memory than `max_vram` allows") as caught:
+        rdrr.load(package, backend="wgpu", context=64, max_vram=1)
+    parts = "weights + .*cache + .*tables + .* vision tower + .* the largest image"
+    assert re.search(parts.replace("+", r"\+"), str(caught.value))
 
 
 def test_a_session_continues_a_prompt_with_images_and_is_not_saved(model, tmp_path):

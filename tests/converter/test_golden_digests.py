@@ -68,8 +68,8 @@ def test_different_conversions_give_different_packages():
     assert len(set(digests.values())) == len(by_meaning)
 
 
-SHOWN_ELSEWHERE = {"plan", "text"}
-"""Options that name the report of a package or a text: tests/converter/test_allocation.py."""
+SHOWN_ELSEWHERE = {"mmproj", "plan", "text"}
+"""Options that name files: see test_mmproj.py and test_allocation.py."""
 
 
 @pytest.mark.parametrize("name", sorted({f.name for f in fields(PackageOptions)} - SHOWN_ELSEWHERE))

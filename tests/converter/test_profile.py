@@ -104,6 +104,7 @@ def test_a_tensor_that_overflows_f16_is_kept_in_f32(tmp_path, rng):
         ("tensor_types", {"o_proj": "Q8_0"}),
         ("fuse_gate_up", True),
         ("vision_quantize", "q8_0"),
+        ("mmproj", "mmproj.gguf"),
     ],
 )
 def test_options_that_contradict_the_profile_are_usage_errors(option, value):

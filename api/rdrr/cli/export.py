@@ -12,9 +12,14 @@ from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath, QuietFlag
 from rdrr.cli._progress import progress_bar
+from rdrr.cli._wording import in_flags
 
 if TYPE_CHECKING:
     from rdrr_converter.export import ExportedTensor, ExportResult
+
+
+_FLAGS = {"mmproj": "--mmproj"}
+"""The flags that notes on an export name as arguments."""
 
 
 def export(
@@ -52,6 +57,14 @@ def export(
         str | None,
         typer.Option(help="Architecture to export as, if not that of the package."),
     ] = None,
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the vision tower to this file, as llama.cpp reads it (gguf only). Without "
+            "it the tower is left out.",
+        ),
+    ] = None,
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Maximum size of a safetensors file.")
     ] = "5GB",
@@ -77,6 +90,7 @@ def export(
             dtype=dtype,
             lossless=lossless,
             arch=arch,
+            mmproj=mmproj,
             shard_size=shard_size,
             overwrite=overwrite,
             follow_links=follow_links,
@@ -107,7 +121,7 @@ def _show(result: ExportResult) -> None:
     for (why, dtype), count in reasons.items():
         out.print(f"note: {count} written as {dtype}: {why}", style="yellow")
     for text in result.notes:
-        out.print(f"note: {text}", style="yellow", soft_wrap=True)
+        out.print(f"note: {in_flags(text, _FLAGS)}", style="yellow", soft_wrap=True)
     kept = "all values are exact" if result.is_lossless else "some values were rounded"
     line = f"{result.architecture}, {format_size(result.total_size)}, {kept}: {result.destination}"
     out.print(line, style="bold green", soft_wrap=True)

@@ -125,6 +125,8 @@ def _show_memory(out: Console, need: Memory) -> None:
         ("weights as repacked", need.loaded.weights),
         ("key-value cache", need.loaded.kv),
         ("activations and tables", need.loaded.rest),
+        *([("vision tower", need.loaded.tower)] if need.loaded.tower else []),
+        *([("its largest image", need.loaded.image)] if need.loaded.tower else []),
         ("total", need.loaded.total),
     ]
     out.print(facts((name, format_size(size)) for name, size in kept))

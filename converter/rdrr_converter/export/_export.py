@@ -28,6 +28,7 @@ from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._destination import check_replaceable
 from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
+from rdrr_converter.export._mmproj import plan_tower
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
 from rdrr_converter.export._sentences import (
@@ -65,7 +66,12 @@ _WITHOUT_HEAD: Mapping[str, str] = MappingProxyType(
 )
 """The note on a head that is not written, by the kind of checkpoint."""
 
-_WITHOUT_TOWER = "the vision tower is left out: exports have the text model only"
+_WITHOUT_TOWER: Mapping[str, str] = MappingProxyType(
+    {
+        "gguf": "the vision tower is left out: `mmproj` writes it as a file of its own",
+        "safetensors": "the vision tower is left out: only an export as GGUF has it",
+    }
+)
 
 ExportKind = Literal["safetensors", "gguf"]
 
@@ -90,6 +96,7 @@ def export(
     dtype: ExportDtype | None = None,
     lossless: bool = False,
     arch: str | None = None,
+    mmproj: str | os.PathLike[str] | None = None,
     shard_size: int | str = SHARD_SIZE,
     overwrite: bool = False,
     follow_links: bool = False,
@@ -106,6 +113,8 @@ def export(
             with `lossless`.
         lossless: Refuse to export if any value would change.
         arch: Architecture of the checkpoint; None for the one that the package names.
+        mmproj: The file to create for the vision tower (gguf only); without it the tower is left
+            out.
         shard_size: Maximum size of a safetensors file, in bytes or as text like `5GB`.
         overwrite: Replace an existing checkpoint once the new one is complete.
         follow_links: Follow symbolic links in the package's folder, wherever they lead.
@@ -137,6 +146,9 @@ def export(
     path = local_path(destination)
     source = None if is_url(location) else local_path(location)
     check_replaceable(path, source, to, overwrite=overwrite)
+    tower_path = None if mmproj is None else _tower_path(mmproj, path, to)
+    if tower_path is not None:
+        check_replaceable(tower_path, source, to, overwrite=overwrite)
     with open_package(location, follow_links=follow_links) as package:
         whole = logical_tensors(package)
         stored = [logical for logical in whole if not logical.name.startswith(VISION)]
@@ -148,18 +160,26 @@ def export(
         further: tuple[LogicalTensor, ...] = ()
         if to == "gguf":
             further = further_layer(package, stored, find_gguf_architecture(rule, package))
+        tower = None
+        if tower_path is not None:
+            of_tower = [logical for logical in whole if logical.name.startswith(VISION)]
+            tower = plan_tower(package, of_tower, rule, tower_path, lossless=lossless)
         counter = Progress(progress)
-        counter.start("export", sum(prod(tensor.shape) for tensor in (*tensors, *further)))
+        weights = sum(prod(tensor.shape) for tensor in (*tensors, *further))
+        counter.start("export", weights + (tower.weights if tower is not None else 0))
         notes: tuple[str, ...] = ()
         if to == "gguf":
             exported, notes = _write_file(model, further, path, counter, lossless)
         else:
             kind = _scalar(tensors, dtype, lossless)
             exported = _write_folder(model, kind, path, counter, shard_size, lossless)
+        if tower is not None:
+            exported += tower.write(package, counter)
+            notes = (*tower.notes, *notes)
     if len(everything) + len(further) < len(stored):
         notes = (_WITHOUT_HEAD[to], *notes)
-    if len(stored) < len(whole):
-        notes = (_WITHOUT_TOWER, *notes)
+    if len(stored) < len(whole) and tower is None:
+        notes = (_WITHOUT_TOWER[to], *notes)
     return ExportResult(
         destination=path,
         kind=to,
@@ -205,7 +225,7 @@ def _write_file(
         if tensor.stored in names
     ]
     errors, notes = write_gguf(package, model.tensors, outgoing, rule, model.config, path, counter)
-    return tuple(_exported(tensor, errors[tensor.name]) for tensor in outgoing), notes
+    return tuple(ExportedTensor.of(tensor, errors[tensor.name]) for tensor in outgoing), notes
 
 
 def _write_folder(
@@ -225,7 +245,22 @@ def _write_folder(
         write_modules(package, folder)
         if lossless:
             _check_lossless(errors, dtype)
-    return tuple(_exported(tensor, errors[tensor.name]) for tensor in outgoing)
+    return tuple(ExportedTensor.of(tensor, errors[tensor.name]) for tensor in outgoing)
+
+
+def _tower_path(mmproj: str | os.PathLike[str], path: Path, to: str) -> Path:
+    """Return the path of the file of the vision tower.
+
+    Raises:
+        UsageError: It is that of the model, or no model of llama.cpp is written.
+    """
+    if to != "gguf" or is_url(mmproj) or local_path(mmproj) == path:
+        raise UsageError(
+            "`mmproj` is the file of the vision tower beside a GGUF",
+            expected="another file on this machine, and a destination that is a GGUF",
+            found=mmproj,
+        )
+    return local_path(mmproj)
 
 
 def _checked(to: str, dtype: str | None) -> tuple[ExportKind, ExportDtype | None]:
@@ -344,16 +379,3 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
             found=f"{len(lost)} tensors with changed values",
             hint="use `dtype` f32",
         )
-
-
-def _exported(tensor: OutgoingTensor, error: float) -> ExportedTensor:
-    return ExportedTensor(
-        name=tensor.name,
-        shape=tensor.shape,
-        stored=" and ".join(sorted({part.dtype.name for part in tensor.parts})),
-        dtype=tensor.dtype,
-        size=tensor.size,
-        is_copied=tensor.is_as_stored,
-        why=tensor.why,
-        relative_rmse=error,
-    )

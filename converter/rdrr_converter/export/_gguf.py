@@ -37,6 +37,7 @@ from rdrr_converter.gguf.draft_head import with_further_layer
 from rdrr_converter.gguf.families.apertus import stated_parameters
 from rdrr_converter.gguf.families.gemma4 import without_padding
 from rdrr_converter.gguf.file import FILE_TYPES
+from rdrr_converter.gguf.mmproj import write_text
 from rdrr_converter.gguf.pooling import pooling_entries
 from rdrr_converter.gguf.storage_types import storage_type
 from rdrr_converter.progress import Progress
@@ -46,7 +47,7 @@ F32Array = npt.NDArray[np.float32]
 _F32_ROLES = ("router", "bias", "norm")
 """Roles of tensors that llama.cpp reads as F32, also those with several rows."""
 
-_QUANTIZATION_VERSION = 2
+QUANTIZATION_VERSION = 2
 
 _EXPERT_BIASES = (
     ".shared_experts.up_proj.bias",
@@ -217,14 +218,16 @@ def write_gguf(
     row = find_gguf_architecture(rule, package)
     entries, notes = write_config(config, row)
     entries = with_further_layer(entries, row, outgoing)
+    manifest = package.manifest
+    entries |= write_text(manifest.vision, manifest.inference.rope, row.name)
     pooling, pooling_notes = pooling_entries(package, row)
     extra: dict[str, npt.NDArray[Any]] = dict(frequency_divisors(config))
     check_metadata(entries, extra, package, row, tensors, without_padding(config))
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
     identity = {
         "general.name": package.manifest.model_id,
-        "general.file_type": FILE_TYPES.get(_main_type(outgoing), 0),
-        "general.quantization_version": _QUANTIZATION_VERSION,
+        "general.file_type": file_type(outgoing),
+        "general.quantization_version": QUANTIZATION_VERSION,
     }
     if row.in_metadata is not None:
         entries |= stated_parameters(package)
@@ -242,8 +245,9 @@ def write_gguf(
     return errors, (*notes, *pooling_notes, *tokenizer_notes)
 
 
-def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:
+def file_type(outgoing: Sequence[OutgoingTensor]) -> int:
+    """Return ggml's number of the type of most of the weights."""
     sizes: dict[str, int] = {}
     for tensor in outgoing:
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.size
-    return max(sizes, key=lambda name: sizes[name])
+    return FILE_TYPES.get(max(sizes, key=lambda name: sizes[name]), 0)

@@ -9,6 +9,8 @@ from typing import Any
 
 from rdrr_format.html_tables import rows_table
 
+from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+
 
 @dataclass(frozen=True)
 class ExportedTensor:
@@ -33,6 +35,20 @@ class ExportedTensor:
     is_copied: bool
     why: str
     relative_rmse: float
+
+    @staticmethod
+    def of(tensor: OutgoingTensor, error: float) -> ExportedTensor:
+        """Return the result of a planned tensor, given its relative error."""
+        return ExportedTensor(
+            name=tensor.name,
+            shape=tensor.shape,
+            stored=" and ".join(sorted({part.dtype.name for part in tensor.parts})),
+            dtype=tensor.dtype,
+            size=tensor.size,
+            is_copied=tensor.is_as_stored,
+            why=tensor.why,
+            relative_rmse=error,
+        )
 
 
 @dataclass(frozen=True, repr=False)

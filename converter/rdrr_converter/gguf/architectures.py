@@ -37,6 +37,9 @@ ROPE_FREQS = "rope_freqs.weight"
 ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 """Divisors of the rope frequencies of longrope scaling, for short and long contexts."""
 
+MMPROJ = "clip"
+"""The architecture of files that hold a vision tower only, which `gguf.mmproj` reads."""
+
 UNKNOWN_TO_LLAMA_CPP = ("flex_olmo", "helium", "opt", "vaultgemma", "wedlm")
 """Architectures of rdrr for whose models llama.cpp has none."""
 
@@ -158,5 +161,8 @@ def find_gguf_architecture(name: object, where: object) -> GgufArchitecture:
             where=f"{where}, general.architecture",
             expected=", ".join(GGUF_ARCHITECTURES),
             found="nothing" if name is None else name,
+            hint="this is a vision tower: convert its model, and name it with `mmproj`"
+            if name == MMPROJ
+            else None,
         )
     return architecture

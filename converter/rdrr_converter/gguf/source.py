@@ -17,13 +17,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
-from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.checkpoint.files import find_file
 from rdrr_converter.checkpoint.source import Source, SourceTensor
-from rdrr_converter.checkpoint.sparse_files import ensure_fetched
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.architectures import (
     ROPE_FREQS,
@@ -31,13 +28,14 @@ from rdrr_converter.gguf.architectures import (
     ROPE_SHORT,
     find_gguf_architecture,
 )
-from rdrr_converter.gguf.block_types import DECODE_ONLY_TYPES, BlockDecoder
 from rdrr_converter.gguf.config import read_config
 from rdrr_converter.gguf.families.apertus import stated_tensors
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
+from rdrr_converter.gguf.mmproj import is_mmproj, with_tower, with_tower_beside
 from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
 from rdrr_converter.gguf.rope import from_factors, from_metadata
 from rdrr_converter.gguf.settings import notes_on_window
+from rdrr_converter.gguf.stored import decoded, map_tensor, read_tensor
 from rdrr_converter.gguf.tokenizer import tokenizer_files
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -58,27 +56,42 @@ def is_directory(path: Path) -> bool:
 
 
 def entry_files(path: Path) -> list[Path]:
-    """Return the GGUF files of a directory to open; of a split GGUF only the first part."""
+    """Return the GGUF files of a directory to open; of a split GGUF only the first part.
+
+    Vision towers in files of their own are no checkpoints, unless there is nothing else.
+    """
     files = sorted(path.glob(f"*{SUFFIX}"))
+    files = [file for file in files if not is_mmproj(file)] or files
     parts = {file: _PART.fullmatch(file.name) for file in files}
     return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
 
 
-def open_directory(path: Path, *, follow_links: bool = False) -> Source:
-    """Open the only GGUF of a directory; nothing beside it is read.
+def open_directory(
+    path: Path, *, follow_links: bool = False, mmproj: Path | None = None, sees: bool = False
+) -> Source:
+    """Open the only GGUF of a directory; the arguments are those of `open_file`.
 
     Raises:
         SourceError: The file is damaged or truncated, or a part of it is missing.
         ConversionError: The architecture of the model is not supported.
     """
-    return open_file(entry_files(path)[0], follow_links=follow_links)
+    file = entry_files(path)[0]
+    return open_file(file, follow_links=follow_links, mmproj=mmproj, sees=sees)
 
 
-def open_file(path: Path, *, follow_links: bool = False) -> Source:
-    """Open a GGUF file, or all parts of a split GGUF, given one of them; nothing else is read.
+def open_file(
+    path: Path, *, follow_links: bool = False, mmproj: Path | None = None, sees: bool = False
+) -> Source:
+    """Open a GGUF file, or all parts of a split GGUF, given one of them.
+
+    Args:
+        path: The file; nothing beside it is read but what the other arguments name.
+        follow_links: Whether the source may follow links that lead out of its folder.
+        mmproj: The file of its vision tower.
+        sees: Whether to look for that file beside it if it is not named.
 
     Raises:
-        SourceError: The file is damaged or truncated, or a part of it is missing.
+        SourceError: A file is damaged or truncated, or a part of it is missing.
         ConversionError: The architecture of the model is not supported.
     """
     files = [read_gguf(part) for part in _parts(path)]
@@ -86,7 +99,7 @@ def open_file(path: Path, *, follow_links: bool = False) -> Source:
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
     stored = _merged_parts(files)
     layers = [
-        replace(_tensor(stored.pop(name), name), name="linear.weight")
+        replace(read_tensor(stored.pop(name), name), name="linear.weight")
         for name in DENSE
         if name in stored
     ]
@@ -118,7 +131,7 @@ def open_file(path: Path, *, follow_links: bool = False) -> Source:
     config |= architecture.stated_by(tensor.name for tensor in tensors)
     config |= head.config
     tensors += scores
-    return Source(
+    source = Source(
         path=path,
         kind=KIND,
         config=config,
@@ -129,6 +142,9 @@ def open_file(path: Path, *, follow_links: bool = False) -> Source:
         modules={name: {layer.name: layer} for name, layer in zip(FOLDERS, layers, strict=False)},
         follow_links=follow_links,
     )
+    if mmproj is not None:
+        return with_tower(source, metadata, mmproj)
+    return with_tower_beside(source, metadata) if sees else source
 
 
 def _model_tensors(
@@ -210,7 +226,7 @@ def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
             expected="a vector",
             found=list(tensor.shape),
         )
-    values: npt.NDArray[np.float64] = _tensor(tensor, tensor.name).read()[0].astype(np.float64)
+    values: npt.NDArray[np.float64] = read_tensor(tensor, tensor.name).read()[0].astype(np.float64)
     return values
 
 
@@ -218,16 +234,12 @@ def _source_tensor(
     tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int
 ) -> SourceTensor:
     """Return a tensor with the name, row order and values that Hugging Face uses."""
-    read = _in_hf_order(tensor, architecture, head_dim)
-    kind = DECODE_ONLY_TYPES.get(tensor.dtype)
-    if kind is None:
-        return read
-    return replace(read, interleaved=0, offset=0.0, decode=BlockDecoder(read, kind))
+    return decoded(_in_hf_order(tensor, architecture, head_dim))
 
 
 def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     name = architecture.translate(tensor.name)
-    read = _tensor(tensor, name)
+    read = read_tensor(tensor, name)
     if name.endswith("norm.weight"):
         return replace(read, offset=architecture.offset_of(name))
     if name.endswith(("shared_expert_gate.weight", "moe_statics.e_score_correction_bias")):
@@ -242,29 +254,9 @@ def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: i
     return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
 
 
-def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
-    return SourceTensor(name, tensor.shape, tensor.dtype, tensor.path.name, partial(_map, tensor))
-
-
-def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
-    """Map the stored values as a matrix; blocks as bytes."""
-    scalar = DTYPES[tensor.dtype].numpy if tensor.dtype in DTYPES else None
-    rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
-    if scalar is None:
-        columns = tensor.size // max(1, rows)
-    kind = np.uint8 if scalar is None else np.dtype(scalar)
-    if not rows * columns:
-        return np.empty((rows, columns), kind)
-    ensure_fetched(tensor.path, tensor.offset, tensor.size)
-    try:
-        return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
-    except (OSError, ValueError) as error:
-        raise SourceError("the file cannot be mapped", where=tensor.path, found=error) from error
-
-
 def _bias_in_hf_order(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
     """Return a bias with the two halves of each head one after the other."""
-    values = _map(tensor)
+    values = map_tensor(tensor)
     if values.shape[1] % head_dim:
         return values
     return np.ascontiguousarray(values.reshape(-1, head_dim // 2, 2).swapaxes(1, 2)).reshape(1, -1)

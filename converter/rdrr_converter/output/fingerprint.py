@@ -21,7 +21,7 @@ from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan
 from rdrr_converter.tokenizer.files import COPIED
 
-FILES = ("lora", "imatrix", "plan")
+FILES = ("lora", "imatrix", "plan", "mmproj")
 """Options that name files, of which sizes and modification times count but paths do not."""
 
 

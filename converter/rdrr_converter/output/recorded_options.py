@@ -38,6 +38,7 @@ _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
         "compress": lambda options: str(parse_compression(options.compress or "")),
         # The paths are left out, because the same files elsewhere give the same package.
         "lora": lambda options: options.lora is not None,
+        "mmproj": lambda options: options.mmproj is not None,
         "imatrix": lambda options: options.imatrix is not None,
         "text": lambda options: options.text is not None,
         "plan": lambda options: options.plan is not None,

@@ -12,6 +12,7 @@ from math import isqrt
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Processor
@@ -190,21 +191,37 @@ def read_image_processor(source: Source) -> Processor | None:
         if content is None:
             continue
         where = source.path / name
-        settings = parse_json_object(content, where)
-        nested = settings.get("image_processor")
-        settings = nested if isinstance(nested, dict) else settings
-        kind = str(settings.get("image_processor_type"))
-        recipe = RECIPES.get(kind.removesuffix("Fast").removesuffix("Pil"))
-        if recipe is not None:
-            return _processor(recipe, {**settings, "config": source.config}, where)
+        processor = processor_of(parse_json_object(content, where), source.config, where)
+        if processor is not None:
+            return processor
     return None
+
+
+def processor_of(
+    settings: Mapping[str, Any], config: Mapping[str, Any], where: object
+) -> Processor | None:
+    """Return the recipe that the content of one of `FILES` states; None if its kind is unknown.
+
+    Args:
+        settings: Content of the file.
+        config: Configuration of the model.
+        where: The file, for messages.
+
+    Raises:
+        SourceError: The settings ask for what this version does not do.
+    """
+    nested = settings.get("image_processor")
+    settings = nested if isinstance(nested, dict) else settings
+    kind = str(settings.get("image_processor_type"))
+    recipe = RECIPES.get(kind.removesuffix("Fast").removesuffix("Pil"))
+    return None if recipe is None else _processor(recipe, {**settings, "config": config}, where)
 
 
 def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> Processor:
     values: dict[str, Any] = {"rescale_factor": 1 / 255, **recipe.fields}
     for name, paths in {**_COMMON, **recipe.settings}.items():
         stated = next((value for path in paths if (value := _at(settings, path)) is not None), None)
-        if stated is not None:
+        if stated is not None and not _is_rounded(stated, values.get(name)):
             block, _, field = name.rpartition(".")
             values |= {block: {**values[block], field: stated}} if block else {name: stated}
     if type(values["resample"]) is int and 0 <= values["resample"] < len(RESAMPLING):
@@ -225,6 +242,16 @@ def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) 
             expected=first["msg"].removeprefix("Input should be "),
             found=first["input"],
         ) from None
+
+
+def _is_rounded(stated: Any, usual: Any) -> bool:
+    """Return whether numbers are the usual ones rounded to float32, as a GGUF states them."""
+    if not isinstance(stated, list) or not isinstance(usual, tuple) or len(stated) != len(usual):
+        return False
+    numbers = all(type(number) is float for number in stated)
+    return numbers and bool(
+        np.array_equal(np.asarray(stated, np.float32), np.asarray(usual, np.float32))
+    )
 
 
 def _check_switches(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> None:

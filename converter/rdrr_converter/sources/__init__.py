@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rdrr_format.errors import SourceError
+from rdrr_format.errors import SourceError, UsageError
 from rdrr_format.locations import local_path
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
@@ -43,15 +43,24 @@ _LISTED = 20
 """Most files that a message names."""
 
 
-def open_source(path: str | Path, *, follow_links: bool = False) -> Source:
+def open_source(
+    path: str | Path,
+    *,
+    follow_links: bool = False,
+    mmproj: Path | None = None,
+    sees: bool = False,
+) -> Source:
     """Open a checkpoint without reading weights; quantized weights are dequantized when read.
 
     Args:
         path: The checkpoint.
         follow_links: Whether files beside the weights may be links that lead out of the folder.
+        mmproj: The file with the vision tower of a GGUF.
+        sees: Whether to look for that file beside a GGUF if it is not named.
 
     Raises:
-        UsageError: The path is empty, or not valid on any file system.
+        UsageError: The path is empty, or not valid on any file system, or `mmproj` is given for
+            another kind of checkpoint.
         StoreError: The path cannot be accessed, or a file beside the weights is a link that leads
             out of the folder.
         SourceError: The path does not exist, is not a checkpoint of a known kind, or is damaged, or
@@ -66,8 +75,14 @@ def open_source(path: str | Path, *, follow_links: bool = False) -> Source:
     if not path.is_dir():
         find_file(path.parent, path.name, follow_links=True)
     for _, recognises, opener in _OPENERS:
-        if recognises(path):
-            return dequantized(opener(path, follow_links=follow_links))
+        if not recognises(path):
+            continue
+        if opener in (gguf.open_file, gguf.open_directory):
+            return dequantized(opener(path, follow_links=follow_links, mmproj=mmproj, sees=sees))
+        if mmproj is not None:
+            message = "`mmproj` is the vision tower of a GGUF; other checkpoints hold theirs"
+            raise UsageError(message, expected="a GGUF", found=path)
+        return dequantized(opener(path, follow_links=follow_links))
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
     if (path / MANIFEST_NAME).is_file():
         hint = "`rdrr export` makes a checkpoint of it"

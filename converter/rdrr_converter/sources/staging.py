@@ -25,6 +25,7 @@ from rdrr_format.stores import Store, read_bounded, store_errors
 from rdrr_converter.checkpoint.files import MAX_AUXILIARY_BYTES, read_content
 from rdrr_converter.checkpoint.sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
 from rdrr_converter.gguf import source as gguf
+from rdrr_converter.gguf.mmproj import is_mmproj
 from rdrr_converter.sources import safetensors, torch_pickle
 from rdrr_converter.sources._file_selection import (
     IN_MODULES,
@@ -96,6 +97,7 @@ def _only_gguf(weights: Sequence[str], where: str) -> str | None:
     """Return the GGUF to open, or None for other weights; refuse to choose among several."""
     files = [name for name in weights if name.endswith(gguf.SUFFIX)]
     files = [name for name in files if gguf.part_names(name)[0] == name]
+    files = [name for name in files if not is_mmproj(Path(name))] or files
     if len(files) > 1:
         raise SourceError(
             "there are several GGUF files",

@@ -77,6 +77,24 @@ def token_count(processor: Processor, size: Size) -> int:
     return size[0] // processor.side * (size[1] // processor.side) * (rows * columns + 1)
 
 
+def most_patches(processor: Processor, tokens: int) -> int:
+    """Return how many patches an image has at most.
+
+    Args:
+        processor: The recipe.
+        tokens: Most tokens of an image, besides what the recipe says.
+    """
+    of_token = processor.merge_size**2
+    tile = (processor.height or 0) * (processor.width or 0)
+    pixels = processor.max_pixels or tile
+    if processor.tiles is not None:
+        # Both sides become whole tiles, and the image as a whole is another tile.
+        sides = (processor.height or 1, processor.width or 1)
+        pixels += tile * math.prod(-(-processor.tiles.longest_side // side) for side in sides)
+    patches = pixels // processor.patch_size**2 or (processor.max_tokens or 0) * of_token
+    return min(patches, tokens * of_token)
+
+
 def _within_bounds(processor: Processor, size: Size) -> Size:
     (height, width), side = size, processor.side
     if max(size) > MAX_ASPECT * min(size):
