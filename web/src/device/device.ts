@@ -6,11 +6,14 @@ export type Unsupported = 'no-webgpu' | 'insecure' | 'no-adapter';
 
 const DEFAULT_LIMITS: Record<string, number> = { maxStorageBufferBindingSize: 128 << 20, maxBufferSize: 256 << 20 };
 
-/** Return the browser's WebGPU, and why it cannot be used. */
-export async function support(gpu: GPU | undefined = globalThis.navigator?.gpu): Promise<{
-  reason: Unsupported | null;
-  adapter: GPUAdapter | null;
-}> {
+/** Return the WebGPU that was given, or the browser's; undefined where there is none. */
+export function gpuOf(given: GPU | undefined): GPU | undefined {
+  return given ?? globalThis.navigator?.gpu;
+}
+
+/** Return an adapter, or why there is none. */
+export async function support(given?: GPU): Promise<{ reason: Unsupported | null; adapter: GPUAdapter | null }> {
+  const gpu = gpuOf(given);
   if (!gpu) return { reason: globalThis.isSecureContext === false ? 'insecure' : 'no-webgpu', adapter: null };
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
   return { reason: adapter ? null : 'no-adapter', adapter };

@@ -1,4 +1,4 @@
-import { checked, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
+import { checked, gpuOf, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
 import { FileCache } from '../load/cache.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
@@ -63,8 +63,8 @@ export async function openSource(url: string, options: LoadOptions = {}): Promis
 }
 
 /** Return the best program that an adapter runs at a context; an error says why there is none. */
-export function programFor(index: IndexFile, adapter: GPUAdapter, wanted: number | undefined): [ProgramEntry, Demand] {
-  const language = globalThis.navigator?.gpu?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
+export function programFor(index: IndexFile, adapter: GPUAdapter, { gpu, context: wanted }: LoadOptions): [ProgramEntry, Demand] {
+  const language = gpuOf(gpu)?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
   let lack = 'any program';
   for (const entry of index.programs) {
     const context = contextOf(entry.contexts, wanted);
@@ -83,8 +83,8 @@ export function programFor(index: IndexFile, adapter: GPUAdapter, wanted: number
 /** Open a device, and load a package's weights into it. */
 export async function openModel({ url, index, base, access }: Source, options: LoadOptions): Promise<Opened> {
   const { onProgress = () => {}, context } = options;
-  const adapter = await openAdapter(options.gpu ?? globalThis.navigator?.gpu);
-  const [entry, demand] = programFor(index, adapter, context);
+  const adapter = await openAdapter(options.gpu);
+  const [entry, demand] = programFor(index, adapter, options);
   const program = readProgram(await readHashed(new URL(entry.file, url).href, entry.sha256, access), entry.file);
   const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
   const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
