@@ -161,7 +161,7 @@ def _decide(
         dtype=dtype,
         layout=layout,
         why=tail or why,
-        quality=options.quality,
+        quality=options.search,
     )
 
 
