@@ -45,11 +45,11 @@ def test_a_text_is_parsed_once_for_later_processes(parsed):
 def test_a_damaged_file_is_compiled_again_and_replaced(folder, parsed, damage):
     compiled_declarations(TEXT)
     (file,) = folder.glob("*.py")
-    whole = file.read_text()
-    file.write_text(damage)
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(damage, encoding="utf-8")
     check(compiled_declarations(TEXT))
     assert len(parsed) == 2
-    assert file.read_text() == whole
+    assert file.read_text(encoding="utf-8") == whole
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(folder):

@@ -37,7 +37,9 @@ class Towers:
         self.model, self.rng = make_multimodal("gemma3", rng, TOWER), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma3ImageProcessor", "size": SIZE}
-        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings))
+        (folder / "model/preprocessor_config.json").write_text(
+            json.dumps(settings), encoding="utf-8"
+        )
         for name, options in (("f32", {"vision_quantize": "f32"}), ("f16", {})):
             convert(folder / "model", folder / name, quantize="f16", **options)
         self.packages = {name: open_package(folder / name) for name in ("f32", "f16")}
