@@ -168,7 +168,7 @@ def _allocated(
 ) -> _Loaded:
     """Return a tower with memory for its weights, which are still to be written."""
     able = device.capabilities
-    # Towers are small and exact: activations stay in f32.
+    # Activations stay in f32 between ops.
     preferences = Preferences(policy, able.software, INT8_DOT in able.language)
     usual = _usual_graph(graph)
     weights = allocate_weights(arena, package, PaddedGraph(usual), preferences)
@@ -177,7 +177,18 @@ def _allocated(
     model = LoadedModel(
         usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
     )
-    return _Loaded(graph, model, table, device)
+    return _Loaded(graph, model, table, device, _cache_dtype(model, able))
+
+
+def _cache_dtype(model: LoadedModel, able: Capabilities) -> str:
+    """Return the type of keys and values.
+
+    They are rounded to f16 where attention is faster so, if weights are as coarse.
+    """
+    precision = model.preferences.hint("computePrecision")
+    exact = precision is not None and precision.value == "f32"
+    coarse = not any(weight.form.values == "f32" for weight in model.weights.matrices.values())
+    return "f16" if able.matrices and coarse and not exact else "f32"
 
 
 def _room_for(patches: int) -> int:
@@ -218,12 +229,14 @@ class _Loaded:
         model: Its weights.
         table: Its position embedding.
         device: The device.
+        cache_dtype: Type of keys and values.
     """
 
     graph: VisionGraph
     model: LoadedModel
     table: BufferSlice
     device: Device
+    cache_dtype: str
 
 
 class _Buffers:
@@ -262,7 +275,7 @@ class _Buffers:
             self._model_of(step, rows)
             for step, rows in zip(self._steps, (patches, tokens), strict=True)
         )
-        cache = KvCache.allocate(arena, loaded.model.graph, patches, "f32")
+        cache = KvCache.allocate(arena, loaded.model.graph, patches, loaded.cache_dtype)
         self._parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
 
     @cached_property
