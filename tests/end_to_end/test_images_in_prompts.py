@@ -17,7 +17,7 @@ from rdrr_runtime.backend import Row, resumable
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.images.patches import ImagePatches
-from rdrr_runtime.images.rows import SeenImages
+from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
 from rdrr_runtime.reference import backend as reference
 from rdrr_runtime.reference.backend import CpuBackend
@@ -60,11 +60,13 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "sliding_window": 12,
         },
     ),
+    "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of the tower and of the text model: with taps, with recurrent states, and with
-images that are seen whole, of 16 tokens, which are more than the window."""
+"""Configurations of tower and text model: with taps, with recurrent states, with images that are
+seen whole, of 16 tokens, which are more than the window, and with tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
+TILE, PATCH = 4, 14
 CONTEXT = 320
 CPU, GPU = 1e-4, 1e-3
 Part = list[int] | ImagePatches
@@ -72,8 +74,6 @@ Part = list[int] | ImagePatches
 
 class Seeing:
     """A random model of transformers, its package, and prompts for both."""
-
-    kinds = "mm_token_type_ids"
 
     def __init__(self, folder: Path, rng: np.random.Generator, kind: str) -> None:
         tower, text = KINDS[kind]
@@ -111,39 +111,51 @@ class Seeing:
             for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
         ]
         inputs = torch.tensor([ids])
-        kinds, pixels = (inputs == shown).int(), self.pixels(images)
+        seen = self.seen(images, inputs == shown)
         with torch.no_grad():
-            output = self.model(inputs, **pixels, **{self.kinds: kinds}, use_cache=False)
-        return output.logits[0].numpy()
+            return self.model(inputs, use_cache=False, **seen).logits[0].numpy()
 
-    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
-        """Return the images as the model of transformers takes them."""
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        """Return the inputs of transformers for images."""
         return {
             "pixel_values": torch.from_numpy(np.concatenate([x.patches for x in images])),
             "image_grid_thw": torch.tensor([image.grid for image in images]),
+            "mm_token_type_ids": is_image.int(),
         }
 
 
 class SeeingGemma(Seeing):
     """The same for Gemma 3, whose images have 8 x 8 patches, whatever is asked for."""
 
-    kinds = "token_type_ids"
-
     def image(self, *_: int) -> ImagePatches:
-        values = self.rng.standard_normal((64, 3 * 14 * 14)).astype(np.float32)
+        values = self.rng.standard_normal((64, 3 * PATCH**2)).astype(np.float32)
         return ImagePatches(values, (1, 8, 8))
 
-    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
-        arrays = [pixels_of(image, 14) for image in images]
-        return {"pixel_values": torch.from_numpy(np.concatenate(arrays))}
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        pixels = np.concatenate([pixels_of(image, PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(pixels), "token_type_ids": is_image.int()}
 
 
-@pytest.fixture(
-    scope="module",
-    params=["qwen3_vl", pytest.param("qwen3_5", marks=pytest.mark.thorough), "gemma3"],
-)
+class SeeingTiles(Seeing):
+    """The same of a model whose images are tiles of one size, and whose positions are slots."""
+
+    def image(self, *grid: int) -> ImagePatches:
+        tiles = 1 + int(np.prod(grid)) // (TILE * TILE)
+        shape = (tiles * TILE * TILE, 3 * PATCH**2)
+        values = self.rng.standard_normal(shape).astype(np.float32)
+        return ImagePatches(values, (tiles, TILE, TILE))
+
+    def seen(self, images: Sequence[ImagePatches], _is_image: torch.Tensor) -> dict[str, Any]:
+        tiles = np.concatenate([pixels_of(image, PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(tiles)[None]}
+
+
+NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "gemma3", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    kind = SeeingGemma if request.param == "gemma3" else Seeing
+    kind = {"smolvlm": SeeingTiles, "gemma3": SeeingGemma}.get(request.param, Seeing)
     return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 
@@ -234,9 +246,10 @@ def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
 
 def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     image, text = seeing.image(6, 10), seeing.text(4)
-    rows, columns = image.grid[1] // 2, image.grid[2] // 2
-    squares = image.patches.reshape(rows, columns, 4, -1).swapaxes(0, 1)
-    turned = ImagePatches(squares.reshape(image.patches.shape), (1, 2 * columns, 2 * rows))
+    if isinstance(seeing, SeeingTiles | SeeingGemma):
+        turned = ImagePatches(image.patches[::-1].copy(), image.grid)
+    else:
+        turned = ImagePatches(image.patches, (1, 10, 6))
     ids = seeing.ids(backend.images, [text, turned, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
@@ -283,3 +296,12 @@ def test_the_same_features_have_the_same_ids_and_others_have_others():
     with pytest.raises(GenerationError, match="is forgotten"):
         images.features([5, 104])
     assert images.add(features(1.0)) == range(112, 116)
+
+
+@pytest.mark.parametrize(("has_axes", "last"), [(True, 7), (False, 10)])
+def test_text_behind_an_image_goes_on_at_its_slot_where_positions_have_no_axes(has_axes, last):
+    images = SeenImages(100, 0, 8, has_axes=has_axes)
+    image = images.add(features(1.0, (1, 2, 3)))
+    positions = SequencePositions(images)
+    assert positions.of([1, 2, *image, 3, 4, 5], 0)[-1].tolist() == [last] * 3
+    assert positions.of([6], 11)[0].tolist() == [last + 1] * 3

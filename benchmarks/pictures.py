@@ -1,0 +1,118 @@
+"""Pictures of a shape and a digit, and the words that say what is to be seen in them.
+
+A picture has a grid of 3 x 3 places. A shape in a colour is in one of them, a white digit in
+another. No flip, turn or exchange of channels leaves the words of most pictures right, so a model
+that says them shows that it sees pixels, places and colours as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+COLORS = {
+    "red": (225, 30, 30),
+    "green": (30, 200, 30),
+    "blue": (40, 60, 235),
+    "yellow": (225, 215, 30),
+    "cyan": (30, 215, 225),
+    "magenta": (225, 40, 215),
+}
+SHAPES = ("circle", "square", "triangle", "cross")
+ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
+DIGITS = (
+    "111101101101111",
+    "010110010010111",
+    "111001111100111",
+    "111001011001111",
+    "101101111001001",
+    "111100111001111",
+    "111100111101111",
+    "111001001001001",
+    "111101111101111",
+    "111101111001111",
+)
+"""The digits in 5 rows of 3 points."""
+
+SIZES = ((64, 64), (64, 96), (96, 64), (80, 80))
+"""Heights and widths of pictures."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and its words.
+
+    Attributes:
+        pixels: [height, width, 3].
+        words: What is to be seen, such as `red circle top left 7`.
+    """
+
+    pixels: NDArray[np.uint8]
+    words: str
+
+    @property
+    def image(self) -> Image:
+        """The picture as Pillow has it."""
+        from PIL import Image
+
+        return Image.fromarray(self.pixels)
+
+
+def picture(rng: np.random.Generator, size: tuple[int, int] | None = None) -> Picture:
+    """Return a random picture.
+
+    Args:
+        rng: Source of what is in it.
+        size: Height and width; one of `SIZES` when None.
+    """
+    height, width = size or SIZES[rng.integers(len(SIZES))]
+    place, other = rng.choice(9, 2, replace=False).tolist()
+    color, shape = list(COLORS)[rng.integers(len(COLORS))], SHAPES[rng.integers(len(SHAPES))]
+    digit = int(rng.integers(10))
+    pixels = np.full((height, width, 3), rng.integers(0, 50), np.int16)
+    cell = (height // 3, width // 3)
+    shade = np.array(COLORS[color]) + rng.integers(-25, 26, 3)
+    _paint(pixels, _shape(shape, min(cell) - int(rng.integers(2, 6))), shade, place, rng)
+    _paint(pixels, _digit(digit, min(cell) // 6), rng.integers(205, 256), other, rng)
+    pixels += rng.integers(-8, 9, pixels.shape, np.int16)
+    words = f"{color} {shape} {ROWS[place // 3]} {COLUMNS[place % 3]} {digit}"
+    return Picture(pixels.clip(0, 255).astype(np.uint8), words)
+
+
+def _paint(
+    pixels: NDArray[np.int16],
+    mask: NDArray[np.bool_],
+    color: object,
+    place: int,
+    rng: np.random.Generator,
+) -> None:
+    """Paint a mask at a random point of a place, within which it lies."""
+    spans = []
+    for length, extent, index in zip(pixels.shape[:2], mask.shape, divmod(place, 3), strict=True):
+        cell = length // 3
+        start = index * cell + int(rng.integers(0, max(cell - extent, 0) + 1))
+        spans.append(slice(start, start + extent))
+    pixels[tuple(spans)][mask] = color
+
+
+def _shape(name: str, side: int) -> NDArray[np.bool_]:
+    """Return the points of a shape in a square."""
+    down, across = (np.mgrid[0:side, 0:side] + 0.5) / side - 0.5
+    masks = {
+        "circle": down**2 + across**2 <= 0.25,
+        "square": np.ones((side, side), bool),
+        "triangle": abs(across) <= (down + 0.5) / 2,
+        "cross": np.minimum(abs(down), abs(across)) <= 0.15,
+    }
+    return masks[name]
+
+
+def _digit(digit: int, scale: int) -> NDArray[np.bool_]:
+    points = np.array([point == "1" for point in DIGITS[digit]]).reshape(5, 3)
+    return points.repeat(scale, 0).repeat(scale, 1)
