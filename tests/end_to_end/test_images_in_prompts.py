@@ -52,7 +52,6 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "linear_num_value_heads": 4,
         },
     ),
-    "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
     "gemma3": (
         {"image_size": 8 * 14, "num_hidden_layers": 2},
         {
@@ -61,12 +60,13 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "sliding_window": 12,
         },
     ),
+    "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of the tower and of the text model: with taps, with recurrent states, with
-tiles, and with images that are seen whole, of 16 tokens, which are more than the window."""
+"""Configurations of tower and text model: with taps, with recurrent states, with images that are
+seen whole, of 16 tokens, which are more than the window, and with tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
-TILE, TILE_PATCH = 4, 14
+TILE, PATCH = 4, 14
 CONTEXT = 320
 CPU, GPU = 1e-4, 1e-3
 Part = list[int] | ImagePatches
@@ -74,9 +74,6 @@ Part = list[int] | ImagePatches
 
 class Seeing:
     """A random model of transformers, its package, and prompts for both."""
-
-    kinds: str | None = "mm_token_type_ids"
-    """What transformers calls the input that tells images from text."""
 
     def __init__(self, folder: Path, rng: np.random.Generator, kind: str) -> None:
         tower, text = KINDS[kind]
@@ -114,56 +111,51 @@ class Seeing:
             for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
         ]
         inputs = torch.tensor([ids])
-        kinds = {} if self.kinds is None else {self.kinds: (inputs == shown).int()}
+        seen = self.seen(images, inputs == shown)
         with torch.no_grad():
-            output = self.model(inputs, **self.pixels(images), **kinds, use_cache=False)
-        return output.logits[0].numpy()
+            return self.model(inputs, use_cache=False, **seen).logits[0].numpy()
 
-    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
-        """Return the images as the model of transformers takes them."""
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        """Return the inputs of transformers for images."""
         return {
             "pixel_values": torch.from_numpy(np.concatenate([x.patches for x in images])),
             "image_grid_thw": torch.tensor([image.grid for image in images]),
+            "mm_token_type_ids": is_image.int(),
         }
 
 
 class SeeingGemma(Seeing):
     """The same for Gemma 3, whose images have 8 x 8 patches, whatever is asked for."""
 
-    kinds = "token_type_ids"
-
     def image(self, *_: int) -> ImagePatches:
-        values = self.rng.standard_normal((64, 3 * 14 * 14)).astype(np.float32)
+        values = self.rng.standard_normal((64, 3 * PATCH**2)).astype(np.float32)
         return ImagePatches(values, (1, 8, 8))
 
-    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
-        arrays = [pixels_of(image, 14) for image in images]
-        return {"pixel_values": torch.from_numpy(np.concatenate(arrays))}
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        pixels = np.concatenate([pixels_of(image, PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(pixels), "token_type_ids": is_image.int()}
 
 
 class SeeingTiles(Seeing):
     """The same of a model whose images are tiles of one size, and whose positions are slots."""
 
-    kinds = None
-
     def image(self, *grid: int) -> ImagePatches:
         tiles = 1 + int(np.prod(grid)) // (TILE * TILE)
-        shape = (tiles * TILE * TILE, 3 * TILE_PATCH**2)
+        shape = (tiles * TILE * TILE, 3 * PATCH**2)
         values = self.rng.standard_normal(shape).astype(np.float32)
         return ImagePatches(values, (tiles, TILE, TILE))
 
-    def pixels(self, images: Sequence[ImagePatches]) -> dict[str, torch.Tensor]:
-        tiles = np.concatenate([pixels_of(image, TILE_PATCH) for image in images])
+    def seen(self, images: Sequence[ImagePatches], _is_image: torch.Tensor) -> dict[str, Any]:
+        tiles = np.concatenate([pixels_of(image, PATCH) for image in images])
         return {"pixel_values": torch.from_numpy(tiles)[None]}
 
 
 NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
-MODELS = {"gemma3": SeeingGemma, "smolvlm": SeeingTiles}
 
 
 @pytest.fixture(scope="module", params=["qwen3_vl", "gemma3", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    kind = MODELS.get(request.param, Seeing)
+    kind = {"smolvlm": SeeingTiles, "gemma3": SeeingGemma}.get(request.param, Seeing)
     return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 
@@ -254,12 +246,10 @@ def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
 
 def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     image, text = seeing.image(6, 10), seeing.text(4)
-    if isinstance(seeing, SeeingTiles):
+    if isinstance(seeing, SeeingTiles | SeeingGemma):
         turned = ImagePatches(image.patches[::-1].copy(), image.grid)
     else:
-        rows, columns = image.grid[1] // 2, image.grid[2] // 2
-        squares = image.patches.reshape(rows, columns, 4, -1).swapaxes(0, 1)
-        turned = ImagePatches(squares.reshape(image.patches.shape), (1, 2 * columns, 2 * rows))
+        turned = ImagePatches(image.patches, (1, 10, 6))
     ids = seeing.ids(backend.images, [text, turned, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)

@@ -71,7 +71,7 @@ class ReferenceTower:
         graph = self._graph
         places = Places.of(graph.vision, image)
         dtype = next(iter(self._weights.values())).dtype
-        vision, tables = graph.vision, ()
+        vision, tables = graph.vision, tuple[Tensor, ...]()
         if vision.rope_theta is not None:
             table = places.rope_table(vision.rope_theta, vision.head_dim)
             tables = (torch.from_numpy(table),)
@@ -108,7 +108,7 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
             x = run.values[op.x]
             return x.reshape(-1, op.rows * x.shape[1])
         case vision.MeanOfParts():
-            return run.values[op.x].unflatten(-1, (op.parts, op.width)).mean(dim=1)
+            return run.values[op.x].reshape(-1, op.parts, op.width).mean(dim=1)
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:
