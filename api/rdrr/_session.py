@@ -115,17 +115,18 @@ class Session:
 
         Raises:
             StoreError: The file cannot be written.
-            UsageError: The sequence has images.
+            GenerationError: An image of the sequence is forgotten.
         """
+        from rdrr_runtime.backend import images_of
+        from rdrr_runtime.images.saved import saved_images
         from rdrr_runtime.text.session_file import SavedSession, write_session
 
         target = local_path(path)
         with self._settled():
-            vocab_size = self._package.manifest.architecture.vocab_size
-            if any(token >= vocab_size for token in self._before):
-                raise UsageError("a session with images cannot be saved")
+            seen = images_of(self._engine.backend)
+            images = {} if seen is None else saved_images(seen, self._before)
             slots, cache = self._engine.save_cache(self._before)
-            saved = SavedSession(list(self._before), slots, cache, asdict(self._sampling))
+            saved = SavedSession(list(self._before), slots, cache, asdict(self._sampling), images)
         write_session(target, saved, identity(self._package, self._engine))
 
     @contextmanager
@@ -151,12 +152,16 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
             of the cache.
         GenerationError: The session does not fit the context.
     """
+    from rdrr_runtime.backend import images_of
+    from rdrr_runtime.images.saved import restored_ids
     from rdrr_runtime.text.session_file import read_session
 
     saved = read_session(path, identity(package, engine))
     sampling = restored_sampling(saved.sampling, package.manifest.architecture.vocab_size, path)
-    engine.load_cache(saved.ids, saved.slots, saved.cache)
-    return Session(engine, codec, package, sampling=sampling, ids=saved.ids)
+    with engine.lock.exclusive():
+        ids = restored_ids(images_of(engine.backend), saved.images, saved.ids)
+    engine.load_cache(ids, saved.slots, saved.cache)
+    return Session(engine, codec, package, sampling=sampling, ids=ids)
 
 
 def restored_sampling(values: Mapping[str, object], vocab_size: int, path: Path) -> SamplingParams:

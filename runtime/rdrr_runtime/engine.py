@@ -93,11 +93,14 @@ class Engine:
             FormatError: An id is not in the vocabulary, or the keys and values are those of another
                 model.
         """
-        if ids and max(ids) >= self._vocab_size:
+        images = images_of(self.backend)
+        beyond = [token for token in ids if token >= self._vocab_size]
+        unknown = [token for token in beyond if images is None or not images.knows(token)]
+        if unknown:
             raise FormatError(
                 "the session has an id that is not in the vocabulary",
                 expected=f"below {self._vocab_size}",
-                found=max(ids),
+                found=unknown[0],
             )
         context = self.backend.info.context
         if len(ids) > context:

@@ -16,8 +16,12 @@ import torch
 from rdrr._chat import Conversation
 from rdrr._sight import content_with_images
 from rdrr.serve.worker import Worker
-from rdrr_format.errors import DeviceError, GenerationError, StoreError, UsageError
+from rdrr_format.errors import DeviceError, FormatError, GenerationError, StoreError, UsageError
+from rdrr_runtime.backend import images_of
 from rdrr_runtime.images.rows import SeenImages
+from rdrr_runtime.images.tower import ImageFeatures
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from support.checkpoints import make_multimodal
 from support.commands import rdrr as command
 from support.image_prompts import (
@@ -170,17 +174,52 @@ def test_the_memory_of_the_tower_counts_before_it_is_taken(seeing):
     assert re.search(parts.replace("+", r"\+"), str(caught.value))
 
 
-def test_a_session_continues_a_prompt_with_images_and_is_not_saved(model, tmp_path):
-    asked = model.chat([SEEN], max_tokens=3)
+def test_a_session_with_images_goes_on_where_it_was_saved_although_their_ids_differ(
+    seeing, model, tmp_path
+):
+    asked = model.chat([SEEN], max_tokens=6)
     asked.read()
     session = model.session(asked.prompt_ids)
-    answer = session.generate(max_tokens=3)
-    answer.read()
-    assert answer.token_ids == asked.token_ids
-    with pytest.raises(UsageError, match="images cannot be saved"):
-        session.save(tmp_path / "a.session")
-    session = model.session("a")
+    session.generate(max_tokens=3).read()
     session.save(tmp_path / "a.session")
+    with rdrr.load(seeing.folder / "package", backend="cpu", context=256) as other:
+        seen = images_of(other._engine.backend)
+        noise = np.ones((4, seen.width), np.float32)
+        seen.add(ImageFeatures(noise, (noise,), (1, 2, 2)))  # takes the first ids
+        again = other.restore(tmp_path / "a.session")
+        assert again.ids != session.ids
+        answer = again.generate(max_tokens=3)
+        answer.read()
+        # What was saved is not computed again.
+        assert answer.stats.cached_tokens == len(asked.prompt_ids) + 2
+    assert answer.token_ids == asked.token_ids[3:]
+
+
+def test_a_session_whose_images_are_damaged_is_refused(model, tmp_path):
+    session = model.session(model.chat([SEEN], max_tokens=1).prompt_ids)
+    session.save(tmp_path / "a.session")
+    tensors = load_file(tmp_path / "a.session")
+    with safe_open(tmp_path / "a.session", "numpy") as file:
+        metadata = file.metadata()
+    first = min(name for name in tensors if name.startswith("image.") and ".grid" not in name)
+    values, grid = tensors[first], tensors[f"{first}.grid"]
+    nothing = np.full_like(values, np.nan)
+    damaged = {
+        "other width": tensors | {first: values[..., 1:].copy()},
+        "other grid": tensors | {f"{first}.grid": grid[::-1] + 1},
+        "not finite": tensors | {first: nothing},
+        "other type": tensors | {first: values.astype(np.float16)},
+        "no grid": {name: part for name, part in tensors.items() if name != f"{first}.grid"},
+        "no name": {name.replace(first, "image.x"): part for name, part in tensors.items()},
+        "no image": {name: part for name, part in tensors.items() if first not in name},
+    }
+    for what, left in {"": tensors, **damaged}.items():
+        save_file(left, tmp_path / "b.session", metadata)
+        if not what:
+            model.restore(tmp_path / "b.session")
+            continue
+        with pytest.raises(FormatError, match=r"image of another model|not in the vocabulary"):
+            model.restore(tmp_path / "b.session")
 
 
 def test_a_command_shows_images_in_their_places(seeing, model, tmp_path):

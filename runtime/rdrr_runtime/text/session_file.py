@@ -1,10 +1,11 @@
 """Save a sequence with its key-value cache to a file, so that another process can continue it.
 
-The file is in the safetensors format. It holds the token ids (`tokens`) and, for each layer, the
-bytes of its keys and values, slot by slot, in the storage type of the backend that wrote them. The
-metadata identify the package and the cache's storage type: a file of another model or type is
-refused before its tensors are read. Sampling continues where it stopped because its random numbers
-depend only on the seed and the number of tokens sampled, see `rdrr_runtime.sampling.randomness`.
+The file is in the safetensors format. It holds the token ids (`tokens`), the features of images
+(`image.*`) and, for each layer, the bytes of its keys and values, slot by slot, in the storage type
+of the backend that wrote them. The metadata identify the package and the cache's storage type: a
+file of another model or type is refused before its tensors are read. Sampling continues where it
+stopped because its random numbers depend only on the seed and the number of tokens sampled, see
+`rdrr_runtime.sampling.randomness`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rdrr_format.stores import replace_file
 U8 = npt.NDArray[np.uint8]
 
 FORMAT, VERSION = "rdrr-session", "2"
-_TOKENS, _STATE = "tokens", "sampling"
+_TOKENS, _STATE, _IMAGES = "tokens", "sampling", "image."
 _COUNT = re.compile("[0-9]{1,10}")
 _SAMPLING = JsonBounds(size=16 << 20, values=1 << 20, depth=3, digits=20)
 """Limits of the sampling parameters, enough for a bias on every token."""
@@ -48,12 +49,14 @@ class SavedSession:
         slots: Number of leading tokens whose keys and values are in the file.
         cache: Bytes of the key-value cache by the names that the backend gives to its parts.
         sampling: Sampling parameters as JSON values.
+        images: Features of the images of the sequence, see `rdrr_runtime.images.saved`.
     """
 
     ids: Sequence[int]
     slots: int
     cache: Mapping[str, U8]
     sampling: Mapping[str, object]
+    images: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 def write_session(path: Path, saved: SavedSession, identity: Mapping[str, str]) -> None:
@@ -78,6 +81,7 @@ def write_session(path: Path, saved: SavedSession, identity: Mapping[str, str]) 
     }
     tensors: dict[str, npt.NDArray[Any]] = {
         _TOKENS: np.asarray(saved.ids, np.uint32),
+        **saved.images,
         **saved.cache,
     }
     replace_file(path, save(tensors, metadata=metadata))
@@ -111,12 +115,15 @@ def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
     slots, sampling = header.metadata.get("slots", ""), header.metadata.get(_STATE, "")
     if not _COUNT.fullmatch(slots) or int(slots) > len(ids):
         raise _no_session(path, f"{slots} slots", f"at most {len(ids)} slots")
+    of_images = {name: entry for name, entry in by_name.items() if name.startswith(_IMAGES)}
+    images = {name: _values(path, entry) for name, entry in of_images.items()}
+    by_name = {name: entry for name, entry in by_name.items() if name not in images}
     cache = {name: _values(path, entry) for name, entry in by_name.items()}
     for name, entry in by_name.items():
         if entry.dtype != "U8" or not entry.shape:
             raise _no_session(path, f"{entry.dtype} {list(entry.shape)}", f"bytes in {name}")
         _check_finite(path, name, cache[name], identity.get("kvDtype", ""))
-    return SavedSession(ids, int(slots), cache, _sampling(path, sampling))
+    return SavedSession(ids, int(slots), cache, _sampling(path, sampling), images)
 
 
 def _no_session(path: Path, found: object, expected: object = None) -> FormatError:
