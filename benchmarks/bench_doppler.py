@@ -8,8 +8,9 @@ unpacks and runs them. For each shape a package with random weights is made with
 `doppler`. rdrr runs it in Python, one dispatch a phase; the browser runtime and DOPPLER, the public
 runtime, run it through Dawn in Node. All decode greedily, one round after the other. The browser
 runtime plays the programs that `rdrr web` writes. DOPPLER runs as the package asks (it reads every
-token back), and with tokens read back in batches of 8, as rdrr does. The last line is one JSON
-object.
+token back), and with tokens read back in batches of 8, as rdrr does; `--node` leaves one of these
+out, which matters on machines that are lent by the minute: DOPPLER takes most of the time. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
 
 BUSY_SECONDS = 0.4
-PYTHON, NODE, THEIRS = "rdrr (Python, {})", "rdrr (Node, dawn)", "DOPPLER (Node, dawn)"
+PYTHON, NODE = "rdrr (Python, {})", "rdrr (Node, dawn)"
+ASKED = "DOPPLER (Node, dawn), as the package asks"
+BATCHES = f"DOPPLER (Node, dawn), {INTERVAL} tokens at a time"
+IN_NODE = ("browser", "batches", "asked")
 
 
 class Runtime(Protocol):
@@ -110,6 +114,11 @@ class Measured:
         self.prefill.append(first)
         self.decode.append((generation.seconds - first) / max(len(generation.ids) - 1, 1))
 
+    def last(self, work: Workload) -> str:
+        """Return the figures of the last round, for people who wait."""
+        prefill, decode = work.prompt_tokens / self.prefill[-1], 1 / self.decode[-1]
+        return f"prefill {prefill:,.1f}, decode {decode:,.1f} tokens/s"
+
 
 def with_programs(folder: Path, targets: Sequence[Path]) -> Path:
     """Write the programs of a package for the browser runtime beside it, and return the package."""
@@ -145,15 +154,12 @@ def open_runtimes(
         stack.callback(runtime.close)
         opened[PYTHON.format(implementation)] = Measured(runtime, runtime.adapter)
     scratch = Path(stack.enter_context(TemporaryDirectory(prefix="doppler-package-")))
-    in_node = {
-        NODE: (BROWSER_RUNTIME, lambda: with_programs(folder, options.target)),
-        f"{THEIRS}, as the package asks": (DOPPLER, lambda: folder),
-        f"{THEIRS}, {INTERVAL} tokens at a time": (
-            DOPPLER,
-            lambda: with_batches(folder, scratch / "batches", INTERVAL),
-        ),
+    runs = {
+        "browser": (NODE, BROWSER_RUNTIME, lambda: with_programs(folder, options.target)),
+        "batches": (BATCHES, DOPPLER, lambda: with_batches(folder, scratch / "batches", INTERVAL)),
+        "asked": (ASKED, DOPPLER, lambda: folder),
     }
-    for name, (program, prepared) in in_node.items():
+    for name, program, prepared in map(runs.__getitem__, options.node.split(",")):
         try:
             process = InNode(program, peer, prepared())
         except (NodeError, RdrrError) as error:
@@ -178,9 +184,11 @@ def measure_shape(shape: str, options: argparse.Namespace, peer: Path) -> dict[s
                 obstacles[name] = str(error)
                 del opened[name]
         for _ in range(work.repeat):
-            for measured in opened.values():
+            for name, measured in opened.items():
                 keep_busy(partial(measured.runtime.generate, prompt[:8], 8), options.busy)
                 measured.round(prompt, work.tokens)
+                # A run that is cut off by a limit of time leaves these lines.
+                print(f"{shape}, {name}: {measured.last(work)}", file=sys.stderr, flush=True)
     ours = next(iter(opened.values())).ids
     figures = {name: _figures(measured, work, ours) for name, measured in opened.items()}
     return {"shape": shape, "runtimes": figures, "not_run": obstacles}
@@ -206,13 +214,15 @@ def _equal_at_the_start(a: Sequence[int], b: Sequence[int]) -> int:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure every shape, print the table and return the figures."""
     options.work.mkdir(parents=True, exist_ok=True)
+    headings = ("shape, runtime", "prefill tokens/s", "decode tokens/s", "ids equal", "adapter")
+    shapes: list[dict[str, Any]] = []
     try:
         with unpacked(options.peer) as peer:
-            shapes = [measure_shape(shape, options, peer) for shape in options.shapes.split(",")]
+            for shape in options.shapes.split(","):
+                shapes.append(measure_shape(shape, options, peer))
+                table(headings, _rows(shapes[-1]))
     except NodeError as error:
         raise DeviceError("Node does not run here", found=error) from error
-    headings = ("shape, runtime", "prefill tokens/s", "decode tokens/s", "ids equal", "adapter")
-    table(headings, [row for measured in shapes for row in _rows(measured)])
     return {"schema": 1, **workload(options).as_dict(), "shapes": shapes}
 
 
@@ -237,12 +247,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dawn", type=Path, default=Path(".dawn"), help="what .ci/dawn has set up, for --pack")
     add("--shapes", default="llama-1b,gemma3-1b", metavar="NAMES", help="shapes of shapes.py")
     add("--webgpu", default="wgpu", metavar="NAMES", help=f"in Python: {', '.join(WEBGPU[1:])}")
+    add("--node", default=",".join(IN_NODE), metavar="NAMES", help=f"in Node: {','.join(IN_NODE)}")
     add("--target", type=Path, action="append", default=[], metavar="FILE",
         help="device that `rdrr web` plans for, in place of its usual ones")  # fmt: skip
     add("--work", type=Path, default=Path("bench-work"), metavar="DIR", help="folder of packages")
     add("--busy", type=float, default=BUSY_SECONDS, metavar="S", help="warm up for so long")
     add_workload(parser)
     options = parser.parse_args(arguments)
+    for name, known in (("node", IN_NODE), ("webgpu", WEBGPU)):
+        if set(getattr(options, name).split(",")) - set(known):
+            parser.error(f"--{name}: expected {', '.join(known)}, found {getattr(options, name)}")
     if options.pack is not None:
         pack(options.dawn, options.pack)
         size = options.pack.stat().st_size
