@@ -196,10 +196,11 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and self._free:
             text = self._waiting.popleft()
+            reusable = {free: self._reusable(free, text.prompt) for free in self._free}
             # Of several that hold as much the one that has been free longest: it is needed least.
-            text.sequence = max(self._free, key=lambda free: self._reusable(free, text.prompt))
+            text.sequence = max(reusable, key=reusable.__getitem__)
+            text.filled = reusable[text.sequence]
             self._free.remove(text.sequence)
-            text.filled = self._reusable(text.sequence, text.prompt)
             others = (*self._held, *(other.prompt for other in self._running))
             border = max(_shared(ids, text.prompt) for ids in others)
             text.border = border if border >= text.filled + self._pace.shared_rows else 0

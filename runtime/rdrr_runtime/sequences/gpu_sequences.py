@@ -11,6 +11,8 @@ from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_device.copies import copy_slices
+from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
@@ -222,30 +224,25 @@ def _to_most_probable(prepared: PreparedPass) -> Prepared:
 
 
 class GpuStateCopies:
-    """The states of the single sequence with their copies, see `state_positions.StateCopies`.
+    """The states of a sequence with their copies, see `state_positions.StateCopies`.
 
     Args:
-        executor: Runs the copies.
-        states: The states and the memory of their copies.
+        device: The device.
+        states: The states of all sequences and the memory of their copies.
+        sequence: Index of the sequence.
     """
 
-    def __init__(self, executor: Executor, states: StateCache) -> None:
-        self._executor, self._states = executor, states
-        self._prepared: dict[tuple[str, int], Prepared] = {}
+    def __init__(self, device: Device, states: StateCache, sequence: int = 0) -> None:
+        self._device, self._states, self._sequence = device, states, sequence
 
     def save(self, index: int) -> None:
         """Copy the states into the copy `index`, behind all passes submitted so far."""
-        self._copy("save", index)
+        self._copy(self._states, self._states.copies[index])
 
     def restore(self, index: int) -> None:
         """Copy the copy `index` into the states."""
-        self._copy("restore", index)
+        self._copy(self._states.copies[index], self._states)
 
-    def _copy(self, what: str, index: int) -> None:
-        key = what, index
-        if key not in self._prepared:
-            pair = self._states, self._states.copies[index]
-            source, target = pair if what == "save" else pair[::-1]
-            phases = source.copy_to(target, f"states.{what}")
-            self._prepared[key] = self._executor.prepare(phases)
-        self._executor.run(self._prepared[key], 1)
+    def _copy(self, source: StateCache, target: StateCache) -> None:
+        slices = source.of_sequence(self._sequence), target.of_sequence(self._sequence)
+        copy_slices(self._device, zip(*slices, strict=True), label="copying states")
