@@ -75,7 +75,7 @@ def convert(
     needs_sensitivity = is_limited and chosen.imatrix is None
     if not needs_sensitivity and chosen.measure is None:
         return convert_checkpoint(source, destination, options=chosen, progress=progress)
-    from rdrr._measurement import Judge, measurement, write_measurement
+    from rdrr._measurement import judge_of, write_measurement
 
     _check(source, destination, chosen)
     text = None if chosen.text is None else read_text(chosen.text)
@@ -87,7 +87,7 @@ def convert(
         )
         convert_checkpoint(source, folder / "plain", options=plain_options)
         # A model that predicts no text is refused before minutes of measuring and encoding.
-        judge = None if held_out is None else Judge(folder / "plain", held_out)
+        judge = None if held_out is None else judge_of(folder / "plain", held_out)
         settled = replace(chosen, measure=None)
         if needs_sensitivity:
             settled = replace(settled, imatrix=_sensitivity(folder, text), text=None)
@@ -95,10 +95,7 @@ def convert(
         if judge is None:
             return result
         usual = _usual(source, folder / "usual", chosen)
-        measured = measurement(
-            judge.compare(result.destination),
-            None if usual is None else judge.compare(usual.destination),
-        )
+        measured = judge.measure(result.destination, usual and usual.destination)
     write_measurement(result.destination, measured)
     return replace(result, measured=measured)
 
@@ -126,7 +123,9 @@ def _held_out(path: str | Path, text: str | None) -> str:
     Raises:
         UsageError: The types of the weights would be chosen on the same text.
     """
-    held_out = read_text(path)
+    from rdrr._measurement import BUNDLED, bundled_text
+
+    held_out = bundled_text() if str(path) == BUNDLED else read_text(path)
     if held_out in (text, calibration_text()):
         raise UsageError(
             "a package is not judged on the text on which it was calibrated",
