@@ -95,7 +95,7 @@ def convert(
         if judge is None:
             return result
         usual = _usual(source, folder / "usual", chosen)
-        measured = judge.measure(result.destination, usual and usual.destination)
+        measured = judge.measure(result.destination, None if usual is None else usual.destination)
     write_measurement(result.destination, measured)
     return replace(result, measured=measured)
 
