@@ -108,7 +108,7 @@ class _Work:
         """Convert, and measure the package on a text that is held out, if there is one."""
         from rdrr_converter.convert import convert as convert_checkpoint
 
-        from rdrr._measurement import Judge, measurement, write_measurement
+        from rdrr._measurement import judge_of, write_measurement
 
         carried = {key: getattr(self.options, key) for key in _CARRIED}
         plain = ConvertOptions(
@@ -116,7 +116,7 @@ class _Work:
         )
         convert_checkpoint(self.source, self._plain, options=plain)
         # A model that predicts no text is refused before minutes of measuring and encoding.
-        judge = None if held_out is None else Judge(self._plain, held_out)
+        judge = None if held_out is None else judge_of(self._plain, held_out)
         settled = replace(self.options, measure=None)
         if _needs_sensitivity(settled):
             text = settled.text if settled.methods else None
@@ -128,10 +128,7 @@ class _Work:
         if judge is None:
             return result
         usual = _usual(self.source, self.folder / "usual", self.options)
-        measured = measurement(
-            judge.compare(result.destination),
-            None if usual is None else judge.compare(usual.destination),
-        )
+        measured = judge.measure(result.destination, None if usual is None else usual.destination)
         write_measurement(result.destination, measured)
         return replace(result, measured=measured)
 
@@ -198,7 +195,9 @@ def _held_out(path: str | Path, text: str) -> str:
     Raises:
         UsageError: The types of the weights would be chosen on the same text.
     """
-    held_out = read_text(path)
+    from rdrr._measurement import BUNDLED, bundled_text
+
+    held_out = bundled_text() if str(path) == BUNDLED else read_text(path)
     if held_out in (text, calibration_text()):
         raise UsageError(
             "a package is not judged on the text on which it was calibrated",

@@ -273,8 +273,9 @@ class ConvertOptions(PackageOptions):
     dry_run: bool = option(False, "Print the plan without writing anything.")
     measure: str | Path | None = option(
         None,
-        "Text on which the finished package is compared with its source; the conversion report "
-        "says how far its predictions are apart.",
+        "Text on which the finished package is compared with its source, or `sentences` for those "
+        "that come with rdrr; the conversion report says how far its predictions are apart, or how "
+        "alike its embeddings are.",
         metavar="FILE",
     )
     overwrite: bool = option(False, "Replace an existing package once the new one is complete.")

@@ -197,6 +197,7 @@ def _choose(
         tied=model.tied,
         experts=model.moe.num_experts if model.moe else 0,
         grouped=sizes.num_key_value_heads < sizes.num_attention_heads,
+        causal=model.inference.attention.causal,
     )
 
 
