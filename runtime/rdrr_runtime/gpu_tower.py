@@ -76,7 +76,7 @@ class GpuTower:
     def _load(self, package: Package, policy: Policy) -> _Loaded:
         """Upload the weights."""
         able = self._device.capabilities
-        # Towers are small and exact: activations stay in f32.
+        # Activations stay in f32 between ops.
         preferences = Preferences(policy, able.software, INT8_DOT in able.language)
         usual = _usual_graph(self._graph)
         weights = allocate_weights(self._arena, package, PaddedGraph(usual), preferences)
@@ -87,7 +87,17 @@ class GpuTower:
         model = LoadedModel(
             usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
         )
-        return _Loaded(self._graph, model, table, self._device)
+        return _Loaded(self._graph, model, table, self._device, self._cache_dtype(model))
+
+    def _cache_dtype(self, model: LoadedModel) -> str:
+        """Return the type of keys and values.
+
+        They are rounded to f16 where attention is faster so, if weights are as coarse.
+        """
+        precision = model.preferences.hint("computePrecision")
+        exact = precision is not None and precision.value == "f32"
+        coarse = not any(weight.form.values == "f32" for weight in model.weights.matrices.values())
+        return "f16" if self._device.capabilities.matrices and coarse and not exact else "f32"
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
         """Return the features of an image, see `Tower.encode`.
@@ -162,12 +172,14 @@ class _Loaded:
         model: Its weights.
         table: Its position embedding.
         device: The device.
+        cache_dtype: Type of keys and values.
     """
 
     graph: VisionGraph
     model: LoadedModel
     table: BufferSlice
     device: Device
+    cache_dtype: str
 
 
 class _Buffers:
@@ -206,7 +218,7 @@ class _Buffers:
             self._model_of(step, rows)
             for step, rows in zip(self._steps, (patches, tokens), strict=True)
         )
-        cache = KvCache.allocate(arena, loaded.model.graph, patches, "f32")
+        cache = KvCache.allocate(arena, loaded.model.graph, patches, loaded.cache_dtype)
         self._executor = DispatchExecutor(loaded.device)
         parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
         self._parts = [(part, self._executor.prepare(part.phases)) for part in parts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
 from support.comparison import relative_error
 from support.images import pixels_of
+from support.lowered import MATRIX_SHAPES
 from support.seeds import generator_of
 from support.towers import VISION
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionEmbeddings
@@ -80,6 +82,21 @@ def test_the_gpu_computes_the_same_for_any_number_of_tiles(towers, device, kind,
         for grid in (TILES, (1, 6, 6), (20, 4, 4)):  # the last needs larger buffers
             image = towers.patches(grid)
             assert error(tower, image, towers.expected(image)) <= limit
+
+
+@pytest.mark.thorough
+def test_products_and_attention_on_matrices_stay_within_the_bound_of_f16(
+    towers, device, monkeypatch
+):
+    """Here each thread multiplies elements, since no software adapter multiplies matrices."""
+    stated = replace(device.capabilities, matrices=MATRIX_SHAPES)
+    monkeypatch.setattr(type(device), "capabilities", property(lambda _: stated))
+    with closing(GpuTower(towers.packages["f16"], device)) as tower:
+        image = towers.patches((2, 12, 12))
+        assert error(tower, image, towers.expected(image)) <= HALF
+        names = " ".join(phase.name for part, _ in tower._buffers._parts for phase in part.phases)
+        assert "attention_subgroup" in names
+        assert "matmul_subgroup" in names
 
 
 def test_rows_and_columns_of_a_tile_are_told_apart(towers):
