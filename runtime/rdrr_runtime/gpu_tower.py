@@ -6,6 +6,7 @@ image of a model may have ten thousand patches, and most have a few hundred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,8 @@ from rdrr_device.capabilities import INT8_DOT
 from rdrr_device.device import Device
 from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
-from rdrr_manifests.graph.ops import WeightKind
+from rdrr_manifests.graph.ops import WeightKind, uses
 from rdrr_manifests.graph.padding import LANES, PaddedGraph
-from rdrr_manifests.graph.vision import POSITIONS
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.choice.hints import Policy
@@ -81,13 +81,17 @@ class GpuTower:
         usual = _usual_graph(self._graph)
         weights = allocate_weights(self._arena, package, PaddedGraph(usual), preferences)
         weights.fill()
-        values = np.ascontiguousarray(package.dequantize(f"{POSITIONS}.weight"))
-        table = self._arena.upload("positions", values)
+        common = {use.name for op in usual.ops for use in uses(op)}
+        names = [use.name for use in self._graph.weights() if use.name not in common]
+        vectors = {
+            name: self._arena.upload(name, np.ascontiguousarray(package.dequantize(name)))
+            for name in names
+        }
         workspace = Workspace(self._arena, 0)
         model = LoadedModel(
             usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
         )
-        return _Loaded(self._graph, model, table, self._device, self._cache_dtype(model))
+        return _Loaded(self._graph, model, vectors, self._device, self._cache_dtype(model))
 
     def _cache_dtype(self, model: LoadedModel) -> str:
         """Return the type of keys and values.
@@ -170,14 +174,14 @@ class _Loaded:
     Attributes:
         graph: The graph.
         model: Its weights.
-        table: Its position embedding.
+        vectors: Weights of the ops that only towers have, f32, by name.
         device: The device.
         cache_dtype: Type of keys and values.
     """
 
     graph: VisionGraph
     model: LoadedModel
-    table: BufferSlice
+    vectors: Mapping[str, BufferSlice]
     device: Device
     cache_dtype: str
 
@@ -201,7 +205,7 @@ class _Buffers:
         first = rows * np.arange(tokens, dtype=np.uint32)
         self._inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
-            loaded.table,
+            loaded.vectors,
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
             arena.upload("patches of tokens", np.stack([first, first + rows], axis=1)),
@@ -232,8 +236,8 @@ class _Buffers:
     def write(self, image: ImagePatches, places: Places) -> None:
         """Write the patches of an image, and what follows from their places."""
         vision, write = self._loaded.graph.vision, self._device.write
-        by_row = vision.position_sampling == "nearest"
-        nearest, factors = places.interpolation(vision.position_grid, nearest=by_row)
+        sampling = vision.position_sampling
+        nearest, factors = places.interpolation(vision.position_grid, sampling)
         write(self._inputs.patches, np.ascontiguousarray(image.patches))
         write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
         write(self._inputs.factors, np.ascontiguousarray(factors))
