@@ -6,6 +6,7 @@ image of a model may have ten thousand patches, and most have a few hundred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,9 +22,8 @@ from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena, DryRunDevice
 from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
-from rdrr_manifests.graph.ops import WeightKind
+from rdrr_manifests.graph.ops import WeightKind, uses
 from rdrr_manifests.graph.padding import LANES, PaddedGraph
-from rdrr_manifests.graph.vision import POSITIONS
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.choice.hints import Policy
@@ -78,8 +78,8 @@ class GpuTower:
             undo.callback(self.close)
             self._loaded = _allocated(graph, package, self._arena, device, policy or Policy())
             self._loaded.model.weights.fill()
-            values = package.dequantize(f"{POSITIONS}.weight")
-            self._arena.write(self._loaded.table, np.ascontiguousarray(values))
+            for name, vector in self._loaded.vectors.items():
+                self._arena.write(vector, np.ascontiguousarray(package.dequantize(name)))
             undo.pop_all()
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
@@ -172,12 +172,17 @@ def _allocated(
     preferences = Preferences(policy, able.software, INT8_DOT in able.language)
     usual = _usual_graph(graph)
     weights = allocate_weights(arena, package, PaddedGraph(usual), preferences)
-    table = arena.empty("positions", F32_BYTES * prod(package.tensor(f"{POSITIONS}.weight").shape))
+    common = {use.name for op in usual.ops for use in uses(op)}
+    vectors = {
+        use.name: arena.empty(use.name, F32_BYTES * prod(package.tensor(use.name).shape))
+        for use in graph.weights()
+        if use.name not in common
+    }
     workspace = Workspace(arena, 0)
     model = LoadedModel(
         usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
     )
-    return _Loaded(graph, model, table, device, _cache_dtype(model, able))
+    return _Loaded(graph, model, vectors, device, _cache_dtype(model, able))
 
 
 def _cache_dtype(model: LoadedModel, able: Capabilities) -> str:
@@ -227,14 +232,14 @@ class _Loaded:
     Attributes:
         graph: The graph.
         model: Its weights.
-        table: Its position embedding.
+        vectors: Weights of the ops that only towers have, f32, by name.
         device: The device.
         cache_dtype: Type of keys and values.
     """
 
     graph: VisionGraph
     model: LoadedModel
-    table: BufferSlice
+    vectors: Mapping[str, BufferSlice]
     device: Device
     cache_dtype: str
 
@@ -258,7 +263,7 @@ class _Buffers:
         first = rows * np.arange(tokens, dtype=np.uint32)
         self._inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
-            loaded.table,
+            loaded.vectors,
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
             arena.upload("patches of tokens", np.stack([first, first + rows], axis=1)),
@@ -296,8 +301,8 @@ class _Buffers:
     def write(self, image: ImagePatches, places: Places) -> None:
         """Write the patches of an image, and what follows from their places."""
         vision, write = self._loaded.graph.vision, self._device.write
-        by_row = vision.position_sampling == "nearest"
-        nearest, factors = places.interpolation(vision.position_grid, nearest=by_row)
+        sampling = vision.position_sampling
+        nearest, factors = places.interpolation(vision.position_grid, sampling)
         write(self._inputs.patches, np.ascontiguousarray(image.patches))
         write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
         write(self._inputs.factors, np.ascontiguousarray(factors))

@@ -24,6 +24,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
 from support.comparison import relative_error
+from support.gemma_images import inputs_of_gemma4, make_gemma4, patches_of_gemma4
 from support.images import pixels_of
 from support.seeds import generator_of
 from support.tiny_models import VOCAB
@@ -60,10 +61,20 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "sliding_window": 12,
         },
     ),
+    "gemma4": (
+        {"num_hidden_layers": 2},
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "global_head_dim": 64,
+            "sliding_window": 12,
+            "use_bidirectional_attention": "vision",
+        },
+    ),
     "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
 """Configurations of tower and text model: with taps, with recurrent states, with images that are
-seen whole, of 16 tokens, which are more than the window, and with tiles."""
+seen whole, of 15 or 16 tokens, which are more than the window, and with tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
 TILE, PATCH = 4, 14
@@ -75,13 +86,19 @@ Part = list[int] | ImagePatches
 class Seeing:
     """A random model of transformers, its package, and prompts for both."""
 
+    square = 4
+    """Patches of a token."""
+
     def __init__(self, folder: Path, rng: np.random.Generator, kind: str) -> None:
         tower, text = KINDS[kind]
-        self.model = make_multimodal(kind, rng, tower, **text)
+        self.model = self.make(kind, rng, tower, **text)
         self.model.save_pretrained(folder / "model")
         convert(folder / "model", folder / "out", quantize="f32", vision_quantize="f32")
         self.package: Package = open_package(folder / "out")
         self.tower, self.rng = CpuTower(self.package), rng
+
+    def make(self, *sizes: Any, **text: Any) -> Any:
+        return make_multimodal(*sizes, **text)
 
     def text(self, count: int) -> list[int]:
         return self.rng.integers(0, VOCAB, count).tolist()
@@ -108,7 +125,9 @@ class Seeing:
         ids = [
             token
             for part in parts
-            for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
+            for token in (
+                part if isinstance(part, list) else [shown] * (len(part.patches) // self.square)
+            )
         ]
         inputs = torch.tensor([ids])
         seen = self.seen(images, inputs == shown)
@@ -136,6 +155,23 @@ class SeeingGemma(Seeing):
         return {"pixel_values": torch.from_numpy(pixels), "token_type_ids": is_image.int()}
 
 
+class SeeingGemma4(SeeingGemma):
+    """The same for Gemma 4, whose layers with a window see images whole."""
+
+    square = 9
+
+    def make(self, _: str, *sizes: Any, **text: Any) -> Any:
+        return make_gemma4(*sizes, **text)
+
+    def image(self, *_: int) -> ImagePatches:
+        return patches_of_gemma4(self.rng, 9, 15)
+
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        inputs = [inputs_of_gemma4(image) for image in images]
+        joined = {name: torch.cat([each[name] for each in inputs]) for name in inputs[0]}
+        return {**joined, "mm_token_type_ids": is_image.int()}
+
+
 class SeeingTiles(Seeing):
     """The same of a model whose images are tiles of one size, and whose positions are slots."""
 
@@ -150,12 +186,15 @@ class SeeingTiles(Seeing):
         return {"pixel_values": torch.from_numpy(tiles)[None]}
 
 
-NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
+CLASSES = {"smolvlm": SeeingTiles, "gemma3": SeeingGemma, "gemma4": SeeingGemma4}
+NIGHTLY = [
+    pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm", "gemma4")
+]
 
 
 @pytest.fixture(scope="module", params=["qwen3_vl", "gemma3", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    kind = {"smolvlm": SeeingTiles, "gemma3": SeeingGemma}.get(request.param, Seeing)
+    kind = CLASSES.get(request.param, Seeing)
     return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 

@@ -39,6 +39,7 @@ class ImageRecipe:
             patches are merged.
         unknown: Settings that must be absent or false, because this version does not follow them.
         required: Settings that must not be false, because this version always follows them.
+        doubled: Whether the model itself makes 2 x - 1 of each value x that its processor gives.
     """
 
     fields: Mapping[str, Any]
@@ -46,6 +47,7 @@ class ImageRecipe:
     tokens: str | None = None
     unknown: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    doubled: bool = False
 
 
 _QWEN2_VL = ImageRecipe(
@@ -105,6 +107,7 @@ _GEMMA4 = ImageRecipe(
         "deviation": (1.0, 1.0, 1.0),
         "patch_size": 16,
         "merge_size": 3,
+        "patch_order": "merged",
         "channel_order": "last",
         "placeholder": "<|image|>",
         "token": "<|image|>",
@@ -116,6 +119,7 @@ _GEMMA4 = ImageRecipe(
         "patch_size": ("patch_size",),
         "merge_size": ("pooling_kernel_size",),
     },
+    doubled=True,
 )
 
 _IDEFICS3 = ImageRecipe(
@@ -233,7 +237,8 @@ def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) 
     if recipe.tokens is not None:
         values["merge_size"] = _merge_size(values, _at(settings, recipe.tokens), where)
     try:
-        return Processor.model_validate(values)
+        processor = Processor.model_validate(values)
+        return _doubled(processor) if recipe.doubled else processor
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise SourceError(
@@ -252,6 +257,14 @@ def _is_rounded(stated: Any, usual: Any) -> bool:
     return numbers and bool(
         np.array_equal(np.asarray(stated, np.float32), np.asarray(usual, np.float32))
     )
+
+
+def _doubled(processor: Processor) -> Processor:
+    """Return the recipe of values 2 x - 1, where `processor` is that of x."""
+    pairs = zip(processor.mean, processor.deviation, strict=True)
+    mean = tuple(middle + deviation / 2 for middle, deviation in pairs)
+    halves = tuple(deviation / 2 for deviation in processor.deviation)
+    return processor.model_copy(update={"mean": mean, "deviation": halves})
 
 
 def _check_switches(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> None:

@@ -100,7 +100,7 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
         case vision.Patches():
             return patches
         case vision.InterpolatedPositions():
-            rows = places.interpolation(op.grid, nearest=op.nearest)
+            rows = places.interpolation(op.grid, op.sampling)
             indices, weights = map(torch.from_numpy, rows)
             nearest = run.weight(op.weight)[indices.long()]
             return run.values[op.x] + (nearest * weights.unsqueeze(-1)).sum(dim=1)
@@ -108,7 +108,8 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
             x = run.values[op.x]
             return x.reshape(-1, op.rows * x.shape[1])
         case vision.MeanOfParts():
-            return run.values[op.x].reshape(-1, op.parts, op.width).mean(dim=1)
+            mean = op.factor * run.values[op.x].reshape(-1, op.parts, op.width).mean(dim=1)
+            return mean if op.shift is None else mean - run.weight(op.shift)
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:

@@ -15,6 +15,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import validate
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import edit_vision, make_multimodal, write_tokenizer
+from support.gemma_images import make_gemma4
 from support.images import save_processor
 from support.seeds import generator_of
 
@@ -241,6 +242,60 @@ def test_a_tower_of_gemma_3_that_cannot_be_used_is_left_out_like_one_that_is_not
     shards = [sorted((tmp_path / name).glob("*.bin")) for name in ("out", "text")]
     left_out, not_asked_for = ([shard.read_bytes() for shard in of] for of in shards)
     assert left_out == not_asked_for != []
+
+
+@pytest.fixture(scope="module")
+def of_gemma4(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("gemma4") / "model", generator_of(request)
+    # `default_output_length` and the like stand in published towers.
+    published = {"default_output_length": 280, "global_head_dim": 16}
+    both_ways = {"use_bidirectional_attention": "vision"}
+    make_gemma4(rng, published, **both_ways).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_of_gemma_4_states_its_form_and_which_layers_see_images_whole(of_gemma4, tmp_path):
+    assert convert(of_gemma4, tmp_path / "out", quantize="q8_0").notes == ()
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.form, manifest.vision.merger) == ("rms_norm", "scaled_mean")
+    assert (manifest.vision.seen_whole, manifest.vision.standardizes) == ("sliding", True)
+    assert manifest.vision.merge_size == manifest.processor.merge_size == 3
+    assert manifest.processor.mean == manifest.processor.deviation == (0.5, 0.5, 0.5)
+    assert manifest.tensors["visual.embed_positions.weight"].shape == (2 * 48, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (stating(use_clipped_linears=True), "use_clipped_linears cannot be used"),
+        (stating(num_key_value_heads=1), "num_key_value_heads cannot be used"),
+        (stating(rope_parameters={"rope_type": "yarn"}), "rope_type axial"),
+        (without("std_scale"), "a tensor is missing"),
+    ],
+)
+def test_a_tower_of_gemma_4_that_cannot_be_used_is_left_out_and_the_note_says_why(
+    of_gemma4, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma4, folder)
+    change(folder)
+    (note,) = convert(folder, tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert why in note
+
+
+def test_a_tower_whose_tokens_would_need_inputs_of_each_layer_is_left_out(rng, tmp_path):
+    sizes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384}
+    make_gemma4(rng, {}, **sizes).save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    (note,) = convert(tmp_path / "model", tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert "inputs of each layer" in note
 
 
 def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):

@@ -115,7 +115,7 @@ def test_patches_have_the_positions_of_transformers_at_any_size(grid: int) -> No
             np.zeros((2 * length, VISION.patch_inputs), np.float32), (1, 2, length)
         )
         places = Places.of(VISION.model_copy(update={"merge_size": 1}), image)
-        rows, weights = places.interpolation(grid, nearest=True)
+        rows, weights = places.interpolation(grid, "nearest")
         assert np.array_equal(rows[:, 0], positions_of_transformers(grid, length))
         assert np.array_equal(weights, np.tile([1, 0, 0, 0], (2 * length, 1)))
 
