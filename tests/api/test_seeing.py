@@ -121,6 +121,19 @@ def test_an_image_is_encoded_once_and_the_prompt_before_a_turn_is_not_run_again(
     assert again.stats.cached_tokens == len(again.prompt_ids) - 1
 
 
+def test_an_answer_and_a_session_begin_although_other_images_took_the_place_of_theirs(seeing):
+    with rdrr.load(seeing.folder / "package", backend="cpu", context=256) as other:
+        expected = other.chat([SEEN], max_tokens=3).read()
+        answer = other.chat([SEEN], max_tokens=3)
+        session = other.session(answer.prompt_ids)
+        images_of(other._engine.backend).forget(0)
+        other.generate([5, 6], max_tokens=1).read()  # nothing of the prompt is in the cache
+        assert answer.read() == expected
+        del answer
+        other.generate([5, 6], max_tokens=1).read()
+        assert session.generate(max_tokens=3).read() == expected
+
+
 def test_other_images_of_the_same_size_share_no_prompt_behind_their_place(model):
     def prompt_of(url: str) -> list[int]:
         part = {"type": "image_url", "image_url": {"url": url}}
