@@ -65,6 +65,13 @@ def serve(
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Most seconds of a request; no limit by default.")
     ] = None,
+    allow_remote_images: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote-images",
+            help="Fetch images that requests name by a URL, from public addresses only.",
+        ),
+    ] = False,
     load: LoadOptions,
 ) -> int:
     """Serve packages over HTTP, as OpenAI's, Anthropic's and Ollama's APIs.
@@ -81,6 +88,7 @@ def serve(
     from rdrr.serve.guards import hosts_of
     from rdrr.serve.metrics import Metrics
     from rdrr.serve.pool import Pool
+    from rdrr.serve.remote_images import Network
 
     if alias and len(path) > 1:
         raise UsageError("an alias needs a server of one package", found=alias[0])
@@ -89,6 +97,7 @@ def serve(
     metrics, started = Metrics(), int(time.time())
     how = {"aliases": tuple(alias or ()), "metrics": metrics, "started": started}
     how |= {"template": template, "timeout": timeout}
+    how |= {"network": Network() if allow_remote_images else None}
     offers = [_offer(package, load, slots, queue, how) for package in path]
     pool = Pool(offers, metrics, started, max_vram=load.max_vram, idle_unload=idle_unload)
     with status("loading the model"):
