@@ -168,7 +168,7 @@ def _content(response: HTTPResponse, where: str) -> tuple[bytes, str | None]:
             message = "the image is too large to be fetched"
             raise GenerationError(message, where=where, expected=f"at most {MOST_BYTES} bytes")
     if response.length:
-        raise IncompleteRead(content)
+        raise IncompleteRead(bytes(content))
     return bytes(content), None
 
 
