@@ -268,7 +268,10 @@ class Model(ScoringModel):
         )
         stated = token_ids(options.get("stop_ids", ()), "`stop_ids`")
         options["stop_ids"] = [*stated, *rendered.ends]
-        return self.generate(self._with_images(rendered), **options)
+        ids = self._with_images(rendered)
+        answer = self.generate(ids, **options)
+        answer.prompt_ids = ids  # the same ids, which hold the images until the answer has begun
+        return answer
 
     def _with_images(self, rendered: RenderedChat) -> list[int]:
         """Return the ids of a prompt, with those of its images in their places.

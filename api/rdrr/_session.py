@@ -53,6 +53,8 @@ class Session:
         self._engine, self._codec, self._package = engine, codec, package
         self._sampling = sampling
         self._before = list(ids)
+        self._images: list[int] = []
+        self._hold()
         self._current: Generation | None = None
         self._changing = threading.RLock()
 
@@ -77,6 +79,7 @@ class Session:
         with self._settled():
             encode = self._codec.encode_continued if self._before else self._codec.encode
             self._before += prompt_ids(text, encode)
+            self._hold()
 
     def generate(
         self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: Interval = "auto"
@@ -128,6 +131,14 @@ class Session:
             slots, cache = self._engine.save_cache(self._before)
             saved = SavedSession(list(self._before), slots, cache, asdict(self._sampling), images)
         write_session(target, saved, identity(self._package, self._engine))
+
+    def _hold(self) -> None:
+        """Keep the images of the sequence from being forgotten."""
+        from rdrr_runtime.backend import images_of
+
+        seen = images_of(self._engine.backend)
+        known = [] if seen is None else [token for token in self._before if seen.knows(token)]
+        self._images = [] if seen is None else seen.held(known)
 
     @contextmanager
     def _settled(self) -> Iterator[None]:

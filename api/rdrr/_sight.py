@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.gpu_tower import GpuTower
     from rdrr_runtime.images.patches import ImagePatches
-    from rdrr_runtime.images.rows import SeenImages
+    from rdrr_runtime.images.rows import PromptIds, SeenImages
     from rdrr_runtime.reference.tower import CpuTower
 
     from rdrr._backends import OpenedBackend
@@ -60,8 +60,8 @@ class Sight:
 
     def ids(
         self, ids: Sequence[int], placeholder: int, images: Sequence[ImagePatches]
-    ) -> list[int]:
-        """Return the ids of a prompt with those of its images.
+    ) -> PromptIds:
+        """Return the ids of a prompt with those of its images, which they hold.
 
         Args:
             ids: Ids of the prompt, in which each token of an image is the same.
@@ -84,7 +84,7 @@ class Sight:
         seen.forget()
         self._known = {key: known for key, known in self._known.items() if seen.knows(known.start)}
         tokens = chain.from_iterable([self._tokens(seen, image) for image in images])
-        return [next(tokens) if token == placeholder else token for token in ids]
+        return seen.held([next(tokens) if token == placeholder else token for token in ids])
 
     def _tokens(self, seen: SeenImages, image: ImagePatches) -> range:
         """Return the ids of the tokens of an image, which is encoded if it is a new one."""
@@ -93,6 +93,8 @@ class Sight:
         key = digest.digest()
         if key not in self._known:
             self._known[key] = seen.add(self._loaded().encode(image))
+        else:
+            seen.use(self._known[key].start)
         return self._known[key]
 
     def _loaded(self) -> CpuTower | GpuTower:

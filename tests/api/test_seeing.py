@@ -38,6 +38,7 @@ from support.image_prompts import (
     user,
 )
 from support.images import QWEN
+from support.remote_machine import Machine
 from support.seeds import generator_of
 from support.serving import serving
 
@@ -119,6 +120,19 @@ def test_an_image_is_encoded_once_and_the_prompt_before_a_turn_is_not_run_again(
     again = model.chat([SEEN], max_tokens=2)
     again.read()
     assert again.stats.cached_tokens == len(again.prompt_ids) - 1
+
+
+def test_an_answer_and_a_session_begin_although_other_images_took_the_place_of_theirs(seeing):
+    with rdrr.load(seeing.folder / "package", backend="cpu", context=256) as other:
+        expected = other.chat([SEEN], max_tokens=3).read()
+        answer = other.chat([SEEN], max_tokens=3)
+        session = other.session(answer.prompt_ids)
+        images_of(other._engine.backend).forget(0)
+        other.generate([5, 6], max_tokens=1).read()  # nothing of the prompt is in the cache
+        assert answer.read() == expected
+        del answer
+        other.generate([5, 6], max_tokens=1).read()
+        assert session.generate(max_tokens=3).read() == expected
 
 
 def test_other_images_of_the_same_size_share_no_prompt_behind_their_place(model):
@@ -262,9 +276,20 @@ FORMS = (
 """Other interfaces: path, options, key of the messages, and where the tokens of a prompt are."""
 
 
-def asked(running, name, path, options, key, place):
+def send(connection, content):
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+
+
+def asked(running, name, path, options, key, place, *, is_remote=False):
     """Ask the question with images in the form of an interface; return the tokens of the prompt."""
-    said = [written(path, part) for part in SEEN["content"]]
+    numbers = iter(range(len(PICTURES)))
+    said = [
+        written(path, part, f"http://host/{next(numbers)}.png")
+        if is_remote and part["type"] == "image_url"
+        else written(path, part)
+        for part in SEEN["content"]
+    ]
     body = {"model": name, key: [{"role": "user", "content": said}], **options}
     status, content = running.ask(
         "POST", path, json.dumps(body).encode(), content_type="application/json"
@@ -276,19 +301,23 @@ def asked(running, name, path, options, key, place):
     return value
 
 
-def written(path, part):
-    """Return a part of a message as an interface writes it."""
+def written(path, part, url=None):
+    """Return a part of a message as an interface writes it, an image by a URL if there is one."""
     if path == "/v1/responses":
         if part["type"] == "text":
             return {"type": "input_text", "text": part["text"]}
-        return {"type": "input_image", "image_url": part["image_url"]["url"]}
+        return {"type": "input_image", "image_url": url or part["image_url"]["url"]}
     if part["type"] == "text":
         return part
+    if url is not None:
+        return {"type": "image", "source": {"type": "url", "url": url}}
     kind, data = part["image_url"]["url"].removeprefix("data:").split(";base64,")
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
-def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
+def test_a_server_sees_data_urls_with_the_tower_on_its_device_and_urls_if_it_may(seeing):
+    files = {f"/{number}.png": png(picture) for number, picture in enumerate(PICTURES)}
+    machine = Machine(lambda connection, line: send(connection, files[line.split()[1]]), {})
     worker = Worker(
         lambda: rdrr.load(seeing.folder / "package", backend="wgpu", context=256),
         slots=2,
@@ -297,7 +326,7 @@ def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
     worker.start()
     try:
         with (
-            serving(worker) as running,
+            serving(worker, network=machine.network()) as running,
             openai.OpenAI(
                 base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none", max_retries=0
             ) as client,
@@ -310,10 +339,12 @@ def test_a_server_sees_data_urls_with_the_tower_on_its_device(seeing):
                 for _ in range(2)
             )
             others = [asked(running, name, *form) for form in FORMS]
+            remote = [asked(running, name, *form, is_remote=True) for form in FORMS]
     finally:
         worker.stop(60)
     count = len(expected_ids(seeing.folder, [SEEN]))
-    assert [first.usage.prompt_tokens, *others] == [count] * (1 + len(FORMS))
+    assert [first.usage.prompt_tokens, *others, *remote] == [count] * (1 + 2 * len(FORMS))
+    assert len(machine.asked) == len(PICTURES) * len(FORMS)
     # The second prompt runs only what follows the first one's beginning, in shorter passes.
     tokens, expected = again.choices[0].logprobs.content, first.choices[0].logprobs.content
     assert [token.token for token in tokens] == [token.token for token in expected]

@@ -16,6 +16,7 @@ from rdrr.serve.app import application
 from rdrr.serve.guards import hosts_of
 from rdrr.serve.jobs import Event, Job
 from rdrr.serve.metrics import Metrics
+from rdrr.serve.remote_images import Network
 from rdrr.serve.texts import Service
 from rdrr.serve.worker import Worker
 
@@ -95,11 +96,16 @@ def scripted(
 
 @contextmanager
 def serving(
-    worker: Worker | ScriptedWorker, *, template: str | None = None, **guards: Any
+    worker: Worker | ScriptedWorker,
+    *,
+    template: str | None = None,
+    network: Network | None = None,
+    **guards: Any,
 ) -> Iterator[Running]:
     """Run a server for a block; the worker has been started."""
+    how = {"template": template, "network": network}
     service = Service(
-        cast("Worker", worker), "small-llama", ("alias",), Metrics(), 1_800_000_000, template
+        cast("Worker", worker), "small-llama", ("alias",), Metrics(), 1_800_000_000, **how
     )
     app = application(service, hosts=hosts_of("127.0.0.1"), **guards)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))

@@ -59,6 +59,13 @@ def serve(
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Most seconds of a request; no limit by default.")
     ] = None,
+    allow_remote_images: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote-images",
+            help="Fetch images that requests name by a URL, from public addresses only.",
+        ),
+    ] = False,
     load: LoadOptions,
 ) -> int:
     """Serve packages over HTTP, as OpenAI's, Anthropic's and Ollama's APIs.
@@ -84,6 +91,7 @@ def serve(
         template=template,
         timeout=timeout,
         idle_unload=idle_unload,
+        allow_remote_images=allow_remote_images,
     )
     pool = pool_of_packages(path, load, options)
     with status("loading the model"):

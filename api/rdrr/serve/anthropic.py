@@ -136,6 +136,8 @@ def _part(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return block if block.get("type") == "text" else None
     source = block.get("source")
     source = source if isinstance(source, Mapping) else {}
+    if source.get("type") == "url":
+        return {"type": "image_url", "image_url": source.get("url")}
     if source.get("type") != "base64":
         raise UsageError(
             "only images in base64 are served",

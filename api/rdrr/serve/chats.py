@@ -11,7 +11,8 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.text.answers import Part
 from starlette.concurrency import run_in_threadpool
 
-from rdrr.serve.requests import ChatRequest
+from rdrr.serve.remote_images import RemoteImages
+from rdrr.serve.requests import ChatRequest, Fetch
 from rdrr.serve.texts import Answer, Service, Texts, call
 from rdrr.serve.tools import Tools, for_template
 
@@ -151,7 +152,8 @@ def _prompt_of(service: Service, request: ChatRequest) -> ChatPrompt:
         if _is_form(wanted):
             raise UsageError("a forced call has no `response_format`", where="tool_choice")
         wanted, forced = tools.call_format(form)
-    messages, prefill = _split(request)
+    fetch = None if service.network is None else RemoteImages(service.network).fetch
+    messages, prefill = _split(request, fetch)
     chosen = None if tools is None else tools.forced
 
     def opening(text: str) -> str:
@@ -172,9 +174,9 @@ def _is_form(response_format: Any) -> bool:
     return response_format is not None and response_format.get("type") != "text"
 
 
-def _split(request: ChatRequest) -> tuple[list[dict[str, Any]], str]:
+def _split(request: ChatRequest, fetch: Fetch | None) -> tuple[list[dict[str, Any]], str]:
     """Return the messages, and the beginning of the answer if the last one is that."""
-    messages = request.plain_messages
+    messages = request.plain_messages(fetch)
     last = messages[-1]
     begins = last["role"] == "assistant" and not last.get("tool_calls") and len(messages) > 1
     if begins and request.continue_final_message is not False:

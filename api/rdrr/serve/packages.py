@@ -12,6 +12,7 @@ from rdrr_format.errors import UsageError
 
 from rdrr.serve.metrics import Metrics
 from rdrr.serve.pool import Offer, Pool
+from rdrr.serve.remote_images import Network
 from rdrr.serve.texts import Service
 from rdrr.serve.worker import Worker
 
@@ -30,6 +31,7 @@ class ServeOptions:
         template: Chat template in place of the package's, or its name.
         timeout: Most seconds of a request; None for no limit.
         idle_unload: Seconds after which an unused package is unloaded; None for never.
+        allow_remote_images: Whether images that requests name by a URL are fetched.
     """
 
     slots: int = 4
@@ -38,6 +40,7 @@ class ServeOptions:
     template: str | None = None
     timeout: float | None = None
     idle_unload: float | None = None
+    allow_remote_images: bool = False
 
 
 def pool_of_packages(paths: Sequence[str], load: LoadOptions, options: ServeOptions) -> Pool:
@@ -72,8 +75,16 @@ def _offer(
             lambda: rdrr.load(path, options=how), slots=options.slots, queue=options.queue
         )
         worker.start()
+        network = Network() if options.allow_remote_images else None
         return Service(
-            worker, name, options.aliases, metrics, started, options.template, options.timeout
+            worker,
+            name,
+            options.aliases,
+            metrics,
+            started,
+            options.template,
+            options.timeout,
+            network,
         )
 
     return Offer(name, options.aliases, start)

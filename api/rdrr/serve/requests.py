@@ -8,7 +8,7 @@ that of a field, since they are misspelt.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -19,6 +19,9 @@ from rdrr_format.errors import UsageError
 from rdrr_format.options import options_of
 from rdrr_runtime.sampling.logprobs import MAX_TOP
 from rdrr_runtime.sampling.params import SamplingParams
+
+Fetch = Callable[[str, str], bytes]
+"""A function of a URL and of what an error message calls it."""
 
 MOST_TEXTS = 16
 """Most texts of a request: prompts times `n`."""
@@ -221,14 +224,17 @@ class ChatRequest(Request):
         )
         return {**effort, **(self.chat_template_kwargs or {})}
 
-    @property
-    def plain_messages(self) -> list[dict[str, Any]]:
-        """The messages as templates know them: text instead of parts, no role `developer`.
+    def plain_messages(self, fetch: Fetch | None = None) -> list[dict[str, Any]]:
+        """Return the messages as templates know them: text instead of parts, no role `developer`.
+
+        Args:
+            fetch: Returns the content of the URL of an image; None if none is fetched.
 
         Raises:
-            UsageError: A message has no role, or a part that is no text.
+            UsageError: A message has no role, or a part that is no text and no image.
+            GenerationError: An image cannot be fetched.
         """
-        return [_plain(message, at) for at, message in enumerate(self.messages)]
+        return [_plain(message, at, fetch) for at, message in enumerate(self.messages)]
 
 
 class ChatCompletionRequest(ChatRequest):
@@ -237,21 +243,21 @@ class ChatCompletionRequest(ChatRequest):
     model: str
 
 
-def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:
+def _plain(message: Mapping[str, Any], at: int, fetch: Fetch | None) -> dict[str, Any]:
     plain = {key: value for key, value in message.items() if value is not None}
     if plain.get("role") == "developer":
         plain["role"] = "system"
     content = plain.get("content", "")
     _check_message(plain, content, f"messages.{at}")
     if isinstance(content, list):
-        parts = [_part(part, f"messages.{at}", plain.get("role")) for part in content]
+        parts = [_part(part, f"messages.{at}", plain.get("role"), fetch) for part in content]
         is_text = all(part["type"] == "text" for part in parts)
         content = "".join(part["text"] for part in parts) if is_text else parts
     return {**plain, "content": content}
 
 
-def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
-    """Return a part of a message: a text, or an image of the user as a data URL."""
+def _part(part: Any, where: str, role: Any, fetch: Fetch | None) -> dict[str, Any]:
+    """Return a part of a message: a text, or an image of the user."""
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind in ("text", "input_text") and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
@@ -264,6 +270,8 @@ def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
         )
     url = part.get("image_url")
     url = url.get("url") if isinstance(url, Mapping) else url
+    if fetch is not None and isinstance(url, str) and url[:4].lower() == "http":
+        return image_part(fetch(url, where))
     if not isinstance(url, str) or url[:5].lower() != "data:":
         # Neither a file of this machine nor another machine is read because a client names it.
         raise UsageError(
@@ -275,7 +283,7 @@ def _part(part: Any, where: str, role: Any) -> dict[str, Any]:
     return image_part(url)
 
 
-def image_part(url: str) -> dict[str, Any]:
+def image_part(url: str | bytes) -> dict[str, Any]:
     """Return an image as a part of a message of a chat."""
     return {"type": "image_url", "image_url": {"url": url}}
 

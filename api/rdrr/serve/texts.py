@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rdrr._model import Model
     from rdrr.serve.metrics import Metrics
+    from rdrr.serve.remote_images import Network
     from rdrr.serve.requests import Request
     from rdrr.serve.worker import Worker
 
@@ -36,6 +37,7 @@ class Service:
         started: When the server started, in seconds.
         template: File or name of the chat template in place of the package's own.
         timeout: Most seconds of a request; None for no limit.
+        network: What leads to images that requests name by a URL; None if they are refused.
     """
 
     worker: Worker
@@ -45,6 +47,7 @@ class Service:
     started: int
     template: str | None = None
     timeout: float | None = None
+    network: Network | None = None
 
     @property
     def model(self) -> Model:

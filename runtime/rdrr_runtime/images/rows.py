@@ -9,11 +9,13 @@ image that was seen before has the ids that it had then.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +61,14 @@ class SeenImage:
         return np.indices(self.features.grid).reshape(3, -1).T.astype(np.int64)
 
 
+class PromptIds(list[int]):
+    """The ids of a prompt, which hold its images: those are not forgotten as long as it exists."""
+
+    def __init__(self, ids: Sequence[int], images: Sequence[SeenImage]) -> None:
+        super().__init__(ids)
+        self.images = tuple(images)
+
+
 class SeenImages:
     """The images that a model has seen, by the ids of their tokens.
 
@@ -85,6 +95,9 @@ class SeenImages:
         self._next = first
         self._images: list[SeenImage] = []
         self._by_content: dict[bytes, SeenImage] = {}
+        self._last_use: dict[int, int] = {}
+        self._uses = itertools.count()
+        self._held = WeakValueDictionary[int, SeenImage]()
 
     def add(self, features: ImageFeatures) -> range:
         """Return the ids of the tokens of an image, the same for the same features."""
@@ -97,13 +110,33 @@ class SeenImages:
             image = self._by_content[key] = SeenImage(self._next, features)
             self._images.append(image)
             self._next = image.ids.stop
+        self.use(self._by_content[key].first)
         return self._by_content[key].ids
 
+    def use(self, token: int) -> None:
+        """Note that the image of a token is used now, so that others are forgotten before it."""
+        self._last_use[self.of(token).first] = next(self._uses)
+
+    def held(self, ids: Sequence[int]) -> PromptIds:
+        """Return ids that hold their images.
+
+        Raises:
+            GenerationError: An image is forgotten.
+        """
+        return PromptIds(ids, [image for _, _, image, _ in self.runs(ids)])
+
     def forget(self, most: int = MOST_BYTES) -> None:
-        """Forget the oldest images until the features of the others take at most so many bytes."""
+        """Forget images until the features of the others take at most so many bytes.
+
+        Those that were not used for longest are forgotten first. What a prompt holds is forgotten
+        with it.
+        """
         while self._images and sum(image.size for image in self._images) > most:
-            oldest = self._images.pop(0)
-            self._by_content = {k: v for k, v in self._by_content.items() if v is not oldest}
+            first = min(self._last_use, key=lambda first: self._last_use[first])
+            del self._last_use[first]
+            self._held[first] = self.of(first)
+            self._images = [image for image in self._images if image.first != first]
+            self._by_content = {k: v for k, v in self._by_content.items() if v.first != first}
 
     def knows(self, token: int) -> bool:
         """Return whether an id is that of a token of an image."""
@@ -121,9 +154,13 @@ class SeenImages:
         return image
 
     def _find(self, token: int) -> SeenImage | None:
+        if token < self.first:
+            return None
         at = bisect_right(self._images, token, key=lambda image: image.first)
         image = self._images[at - 1] if at else None
-        return image if image is not None and token in image.ids else None
+        if image is not None and token in image.ids:
+            return image
+        return next((image for image in self._held.values() if token in image.ids), None)
 
     def are_seen_whole(self, window: int | None) -> bool:
         """Return whether rows of an image attend to all of it, in layers with such a window."""

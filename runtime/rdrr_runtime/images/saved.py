@@ -80,7 +80,8 @@ def _features(images: SeenImages, name: str, arrays: Arrays) -> ImageFeatures:
     expected = (1 + images.taps, prod(sizes), images.width)
     if (
         not _NAME.fullmatch(name)
-        or (values.dtype, grid.dtype) != (np.float32, np.uint32)
+        or values.dtype != np.float32
+        or grid.dtype != np.uint32
         or values.shape != expected
         or grid.shape != (3,)
         or min(sizes) < 1

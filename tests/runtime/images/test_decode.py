@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from io import BytesIO
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -23,6 +26,19 @@ def with_alpha() -> Image.Image:
     image = drawn_image(9, 7).convert("RGBA")
     image.putalpha(drawn_image(9, 7).getchannel("G"))
     return image
+
+
+def png_of_16_bits(image: Image.Image) -> bytes:
+    """Return a PNG whose values are those of an image and a low byte, which Pillow cannot write."""
+    values = np.asarray(image).astype(">u2") * 256 + 77
+    lines = b"".join(b"\0" + row.tobytes() for row in values)
+    kind = {"RGB": 2, "RGBA": 6, "LA": 4}[image.mode]
+    header = struct.pack(">IIBBBBB", *image.size, 16, kind, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", crc32(name + content))
+        for name, content in chunks
+    )
 
 
 RGB = drawn_image(9, 7)
@@ -45,6 +61,10 @@ FILES = {
     "webp, animated": file_of(RGB, "WEBP", save_all=True, append_images=[GREY], lossless=True),
     "bmp": file_of(RGB, "BMP"),
     "png, colour profile": file_of(RGB, "PNG", icc_profile=b"profile"),
+    "png, animated": file_of(RGB, "PNG", save_all=True, append_images=[GREY.convert("RGB")]),
+    "png, 16 bits": png_of_16_bits(RGB),
+    "png, 16 bits and alpha": png_of_16_bits(with_alpha()),
+    "png, 16 bits of grey and alpha": png_of_16_bits(with_alpha().convert("LA")),
 }
 
 
