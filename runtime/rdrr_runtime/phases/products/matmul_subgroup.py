@@ -326,6 +326,15 @@ def matmul_subgroup(
         work = Work(-(-record.outputs // tile.outputs) * splits, tile.rows)
         phases.append(Phase(record, read, work, label, (tuning_key,)))
     if splits > 1:
-        options = {"splits": splits, "n": weight.n, "bias": bias, "accumulate": accumulate}
-        phases += sum_splits(ctx, sums, x.factors, y, **options, label=label)
+        phases += sum_splits(
+            ctx,
+            sums,
+            x.factors,
+            y,
+            splits=splits,
+            n=weight.n,
+            bias=bias,
+            accumulate=accumulate,
+            label=label,
+        )
     return phases
