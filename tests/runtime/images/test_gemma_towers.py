@@ -107,7 +107,9 @@ class TowersOfGemma4(Towers):
         self.model, self.rng = make_gemma4(rng, tower), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
-        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings))
+        (folder / "model/preprocessor_config.json").write_text(
+            json.dumps(settings), encoding="utf-8"
+        )
         self.convert(folder)
 
     def expected(self, image: ImagePatches) -> np.ndarray:
