@@ -99,6 +99,18 @@ def _tensors(
     Raises:
         SourceError: One is missing, or has the wrong shape.
     """
+    finder = Finder(source, rule, tower_shapes(config, block))
+    tensors = []
+    for expected in expected_tensors(rule, config, block.num_layers, None):
+        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
+        if tensor is None:
+            raise SourceError("a tensor is missing", where=source.path, expected=name)
+        tensors.append(ModelTensor(name, as_matrix(tensor), expected.rule.role, None))
+    return tuple(tensors), frozenset(finder.used)
+
+
+def tower_shapes(config: Config, block: Vision) -> Shapes:
+    """Return the sizes of the dimensions that the rules of a tower's tensors name."""
     dimensions = {
         "channels": config.integer("in_channels"),
         "frames": config.integer("temporal_patch_size"),
@@ -109,11 +121,4 @@ def _tensors(
         "output": block.output_size,
         "positions": block.position_grid**2,
     }
-    finder = Finder(source, rule, Shapes(dimensions, None))
-    tensors = []
-    for expected in expected_tensors(rule, config, block.num_layers, None):
-        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
-        if tensor is None:
-            raise SourceError("a tensor is missing", where=source.path, expected=name)
-        tensors.append(ModelTensor(name, as_matrix(tensor), expected.rule.role, None))
-    return tuple(tensors), frozenset(finder.used)
+    return Shapes(dimensions, None)
