@@ -307,6 +307,15 @@ def test_prompts_of_several_passes_give_the_same_logits(seeing, backend, monkeyp
     assert relative_error(logits[0], seeing.expected(parts)[-1]) <= tolerance(backend)
 
 
+@pytest.mark.thorough
+def test_draft_tokens_behind_an_image_are_verified(seeing, backend):
+    """They run in short passes, which not all images fit."""
+    parts = [seeing.text(3), seeing.image(6, 12), seeing.text(4)]
+    ids = seeing.ids(backend.images, parts)
+    rows = backend.window_logits(ids, 0, last_n=3)
+    assert relative_error(rows, seeing.expected(parts)[-3:]) <= tolerance(backend)
+
+
 def test_tokens_of_gemmas_images_attend_to_later_ones(request, tmp_path, monkeypatch):
     """The control of the tests above."""
     seeing = SeeingGemma(tmp_path, generator_of(request), "gemma3")

@@ -115,6 +115,13 @@ class Step:
         """Return where a part of ids ends, see `SeenImages.border`."""
         return end if self._images is None else self._images.images.border(ids, begin, end)
 
+    def behind_images(self, ids: Sequence[int]) -> int:
+        """Return how many first ids end with the last token of an image; 0 if all are text."""
+        if self._images is None:
+            return 0
+        is_image = np.asarray(ids) >= self._images.first
+        return int(np.flatnonzero(is_image)[-1]) + 1 if is_image.any() else 0
+
     def _place(
         self, ids: Sequence[int], base: int, sequence: int, first: int = 0
     ) -> tuple[Numbers, npt.NDArray[np.int64] | None]:
