@@ -155,9 +155,9 @@ def open_runtimes(
         opened[PYTHON.format(implementation)] = Measured(runtime, runtime.adapter)
     scratch = Path(stack.enter_context(TemporaryDirectory(prefix="doppler-package-")))
     runs = {
-        "browser": (NODE, BROWSER_RUNTIME, lambda: with_programs(folder, options.target)),
-        "batches": (BATCHES, DOPPLER, lambda: with_batches(folder, scratch / "batches", INTERVAL)),
-        "asked": (ASKED, DOPPLER, lambda: folder),
+        "browser": (NODE, BROWSER_RUNTIME, partial(with_programs, folder, options.target)),
+        "batches": (BATCHES, DOPPLER, partial(with_batches, folder, scratch / "batches", INTERVAL)),
+        "asked": (ASKED, DOPPLER, partial(Path, folder)),
     }
     for name, program, prepared in map(runs.__getitem__, options.node.split(",")):
         try:
