@@ -33,6 +33,16 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**TOWER, "deepstack_visual_indexes": [0, 1]},
         {"rope_scaling": SECTIONS, "num_hidden_layers": 3},
     ),
+    "qwen3_vl_moe": (
+        {**TOWER, "deepstack_visual_indexes": [0, 1]},
+        {
+            "rope_scaling": SECTIONS,
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 64,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+        },
+    ),
     "qwen3_5": (
         TOWER,
         {
@@ -52,7 +62,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of tower and text model: with taps, with recurrent states, with tiles."""
+"""Configurations of tower and text model: with taps, experts, recurrent states, and tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
 TILE, TILE_PATCH = 4, 14
@@ -127,7 +137,7 @@ class SeeingTiles(Seeing):
         return {"pixel_values": torch.from_numpy(tiles)[None]}
 
 
-NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm")]
+NIGHTLY = [pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS if kind != "qwen3_vl"]
 
 
 @pytest.fixture(scope="module", params=["qwen3_vl", *NIGHTLY])
