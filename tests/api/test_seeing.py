@@ -37,13 +37,16 @@ from support.image_prompts import (
     tokenizer,
     user,
 )
-from support.images import QWEN
+from support.images import QWEN, drawn_image
 from support.remote_machine import Machine
 from support.seeds import generator_of
 from support.serving import serving
 
 SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
 COUNT = 12
+IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
+IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
+"""What the processor of images has by default, and that of videos has not."""
 
 
 class Seeing:
@@ -67,6 +70,14 @@ class Seeing:
         (folder / "s" / "preprocessor_config.json").write_text(
             json.dumps(
                 {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16, "size": size}
+            ),
+            encoding="utf-8",
+        )
+        videos = {"video_processor_type": "Qwen3VLVideoProcessor"}
+        videos |= {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD}
+        (folder / "s" / "video_preprocessor_config.json").write_text(
+            json.dumps(
+                {**videos, "size": {"shortest_edge": 4 * 64 * 64, "longest_edge": 4 * 96 * 96}}
             ),
             encoding="utf-8",
         )
@@ -112,6 +123,40 @@ def test_two_images_and_a_second_turn_are_answered_as_by_transformers(seeing, mo
     second = model.chat(turns, max_tokens=COUNT)
     second.read()
     assert shortfall(seeing.expected(turns, second.token_ids), second.token_ids) <= 2e-4
+
+
+def test_a_video_behind_an_image_is_answered_as_by_transformers(seeing, model, monkeypatch):
+    frames = [png(drawn_image(70, 50).rotate(40 * turn)) for turn in range(5)]
+    said = [text("a "), image_part(PICTURES[1]), {"type": "video", "video": frames, "fps": 2}]
+    answer = model.chat([user(*said, text("?"))], max_tokens=COUNT)
+    answer.read()
+    rendered = model._render_chat([user(*said, text("?"))])
+    image, *parts = rendered.images
+    assert [part.grid[0] for part in parts] == [1, 1, 1]
+    words = model.decode(rendered.ids)
+    assert re.findall("<([0-9.]+) seconds>", words) == ["0.2", "1.2", "2.0"]
+    # In transformers the tokens of videos are others than those of images; neither is said.
+    ids = np.array([[*rendered.ids, *answer.token_ids]])
+    unsaid = sorted({*range(3, ids.max())} - {*ids[0].tolist()})
+    places = np.flatnonzero(np.array(rendered.ids) == seeing.model.config.image_token_id)
+    kinds = np.zeros_like(ids)
+    kinds[0, places] = 2
+    kinds[0, places[: len(image.patches) // 4]] = 1
+    for kind, name in ((1, "image_token_id"), (2, "video_token_id")):
+        monkeypatch.setattr(seeing.model.config, name, unsaid[kind])
+        ids[kinds == kind] = unsaid[kind]
+    with torch.no_grad():
+        output = seeing.model(
+            torch.from_numpy(ids),
+            pixel_values=torch.from_numpy(image.patches),
+            image_grid_thw=torch.tensor([image.grid]),
+            pixel_values_videos=torch.from_numpy(np.concatenate([x.patches for x in parts])),
+            video_grid_thw=torch.tensor([[len(parts), *parts[0].grid[1:]]]),
+            mm_token_type_ids=torch.from_numpy(kinds),
+            use_cache=False,
+        )
+    logits = output.logits[0, -len(answer.token_ids) - 1 : -1].numpy()
+    assert shortfall(logits, answer.token_ids) <= 2e-4
 
 
 def test_an_image_is_encoded_once_and_the_prompt_before_a_turn_is_not_run_again(model, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from rdrr_manifests.models import Processor
 from rdrr_manifests.rules import STRUCTURE, examine
 from rdrr_manifests.rules.files import DEEP, FILES
-from support.images import GEMMA3, GEMMA4, IDEFICS3, QWEN
+from support.images import GEMMA3, GEMMA4, IDEFICS3, QWEN, SEES_VIDEOS, VIDEO
 from support.manifest_changes import (
     EMBED,
     NORM,
@@ -53,6 +53,7 @@ def tower(rule: str, path: str, value: Any, *also: str) -> Case:
 PATCH_WEIGHT = "visual.patch_embed.weight"
 PROCESSOR = QWEN.model_dump(mode="json")
 TILED = IDEFICS3.model_dump(mode="json")
+OF_VIDEOS = VIDEO.model_dump(mode="json")
 
 CASES = (
     case("version", "version", put("version", 0)),
@@ -409,6 +410,19 @@ CASES = (
             ("tiles.longestSide", {"height": 16_800, "tiles": {"longestSide": 4096}}),
         )
     ),
+    *(
+        case(
+            "processor-sizes",
+            f"processor.{field}",
+            put("processor", {**PROCESSOR, **more, "video": {**OF_VIDEOS, **changes}}),
+        )
+        for field, more, changes in (
+            ("video.maxFrames", {}, {"maxFrames": 3}),
+            ("video.maxPixels", {}, {"maxPixels": 4095}),
+            ("video.maxPixels", {}, {"minPixels": 1, "maxPixels": 1023}),
+            ("sizing", {"sizing": "fixed", "height": 128, "width": 128}, {}),
+        )
+    ),
     case(
         "schema",
         "processor.tiles.longestSide",
@@ -474,7 +488,7 @@ def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     assert [fault.line() for fault in examine(manifest).faults] == []
 
 
-@pytest.mark.parametrize("processor", [QWEN, GEMMA3, GEMMA4, IDEFICS3])
+@pytest.mark.parametrize("processor", [QWEN, SEES_VIDEOS, GEMMA3, GEMMA4, IDEFICS3])
 def test_a_manifest_with_a_recipe_for_images_breaks_no_rule(processor: Processor) -> None:
     manifest = valid_manifest() | {"processor": processor.model_dump(mode="json")}
     assert [fault.line() for fault in examine(manifest).faults] == []

@@ -16,13 +16,14 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 QWEN_TEMPLATE = """{% for m in messages %}<|end|>{{ m.role }}
 {% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}\
-{% if part.type == 'image' or 'image' in part or 'image_url' in part %}\
+{% if part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
+{% elif part.type == 'image' or 'image' in part or 'image_url' in part %}\
 <|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}\
 {% endif %}</s>
 {% endfor %}{% if add_generation_prompt %}<|end|>assistant
 {% endif %}"""
 TOKENS = {
-    "qwen": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    "qwen": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"),
     "idefics": ("<fake_token_around_image>", "<image>", "<global-img>", "<row_1_col_1>"),
     "gemma4": ("<|image>", "<|image|>", "<image|>"),
     "gemma": ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),

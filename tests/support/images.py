@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from rdrr_manifests.models import Processor, Tiles
+from rdrr_manifests.models import Processor, Tiles, Video
 from rdrr_runtime.images.patches import ImagePatches
 
 QWEN = Processor(
@@ -25,6 +25,17 @@ QWEN = Processor(
     placeholder="<|image_pad|>",
     token="<|image_pad|>",
 )
+VIDEO = Video(
+    placeholder="<|vision_start|><|video_pad|><|vision_end|>",
+    before="<{seconds} seconds><|vision_start|>",
+    after="<|vision_end|>",
+    frames_per_second=2,
+    min_frames=4,
+    max_frames=16,
+    min_pixels=32 * 32 * 8,
+    max_pixels=96 * 96 * 8,
+)
+SEES_VIDEOS = QWEN.model_copy(update={"video": VIDEO})
 GEMMA3 = Processor(
     sizing="fixed",
     resample="bilinear",

@@ -35,6 +35,10 @@ _NOTE = (
     "and computes the mergers of the tower with the activation of its layers"
 )
 
+_WITHOUT_VIDEOS = (
+    "a GGUF has no settings of videos: a package that is converted from it sees images only"
+)
+
 
 @dataclass(frozen=True)
 class TowerFile:
@@ -54,7 +58,7 @@ class TowerFile:
     outgoing: Sequence[OutgoingTensor]
     frames: dict[str, npt.NDArray[Any]]
     weights: int
-    notes: tuple[str, ...] = (_NOTE,)
+    notes: tuple[str, ...]
 
     def write(self, package: Package, progress: Progress) -> tuple[ExportedTensor, ...]:
         """Write the file, and return what was written.
@@ -121,6 +125,7 @@ def plan_tower(
         outgoing,
         _frames(package, whole, processor),
         sum(prod(tensor.shape) for tensor in tensors),
+        (_NOTE,) if processor.video is None else (_NOTE, _WITHOUT_VIDEOS),
     )
 
 
@@ -196,5 +201,6 @@ def _check(
         rebuilt = processor_of(recipe, {}, package.where)
     except RdrrError as error:
         raise _unknown(package, str(error)) from error
-    if described != manifest.vision or rebuilt != manifest.processor:
+    of_images = manifest.processor and manifest.processor.model_copy(update={"video": None})
+    if described != manifest.vision or rebuilt != of_images:
         raise _unknown(package, "another")

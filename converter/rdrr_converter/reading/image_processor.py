@@ -224,7 +224,9 @@ def processor_of(
 def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> Processor:
     values: dict[str, Any] = {"rescale_factor": 1 / 255, **recipe.fields}
     for name, paths in {**_COMMON, **recipe.settings}.items():
-        stated = next((value for path in paths if (value := _at(settings, path)) is not None), None)
+        stated = next(
+            (value for path in paths if (value := at_path(settings, path)) is not None), None
+        )
         if stated is not None and not _is_rounded(stated, values.get(name)):
             block, _, field = name.rpartition(".")
             values |= {block: {**values[block], field: stated}} if block else {name: stated}
@@ -235,18 +237,23 @@ def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) 
             values |= fields
     _check_switches(recipe, settings, where)
     if recipe.tokens is not None:
-        values["merge_size"] = _merge_size(values, _at(settings, recipe.tokens), where)
+        values["merge_size"] = _merge_size(values, at_path(settings, recipe.tokens), where)
     try:
         processor = Processor.model_validate(values)
         return _doubled(processor) if recipe.doubled else processor
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SourceError(
-            f"a setting of the image processor cannot be used: {'.'.join(map(str, first['loc']))}",
-            where=where,
-            expected=first["msg"].removeprefix("Input should be "),
-            found=first["input"],
-        ) from None
+        raise unusable(error, where) from None
+
+
+def unusable(error: ValidationError, where: object) -> SourceError:
+    """Return what a validation of settings found first as an error of their file."""
+    first = error.errors(include_url=False)[0]
+    return SourceError(
+        f"a setting of the image processor cannot be used: {'.'.join(map(str, first['loc']))}",
+        where=where,
+        expected=first["msg"].removeprefix("Input should be "),
+        found=first["input"],
+    )
 
 
 def _is_rounded(stated: Any, usual: Any) -> bool:
@@ -298,7 +305,7 @@ def _merge_size(values: Mapping[str, Any], tokens: Any, where: object) -> int:
     )
 
 
-def _at(settings: Mapping[str, Any], path: str) -> Any:
+def at_path(settings: Mapping[str, Any], path: str) -> Any:
     """Return the value at a path of keys; None if there is none."""
     value: Any = settings
     for key in path.split("."):

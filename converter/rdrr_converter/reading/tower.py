@@ -24,6 +24,7 @@ from rdrr_converter.reading.image_processor import read_image_processor
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.stacks import as_matrix
 from rdrr_converter.reading.unread_keys import unread_keys
+from rdrr_converter.reading.video_processor import with_videos
 
 _KEY = "vision_config"
 
@@ -75,8 +76,14 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
     unread = unread_keys(config, rule)
     if unread:
         return _unusable(f"its configuration has unknown keys: {', '.join(unread)}")
-    notes = () if processor else ("no known settings of an image processor: images cannot be read",)
-    return VisionTower(block, processor, tensors, used, notes)
+    if processor is None:
+        notes = ("no known settings of an image processor: images cannot be read",)
+        return VisionTower(block, None, tensors, used, notes)
+    try:
+        return VisionTower(block, with_videos(source, processor), tensors, used)
+    except SourceError as error:
+        notes = (f"the settings of videos cannot be used, so only images are read: {error}",)
+        return VisionTower(block, processor, tensors, used, notes)
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:

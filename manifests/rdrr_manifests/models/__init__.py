@@ -17,7 +17,7 @@ from rdrr_manifests.models.inference import (
     Rope,
 )
 from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
-from rdrr_manifests.models.processor import Processor, Tiles
+from rdrr_manifests.models.processor import Processor, Tiles, Video
 from rdrr_manifests.models.tensors import Role, Span, Tensor
 from rdrr_manifests.models.tokenizer import Tokenizer
 from rdrr_manifests.models.vision import Vision
@@ -49,6 +49,7 @@ __all__ = [
     "Tensor",
     "Tiles",
     "Tokenizer",
+    "Video",
     "Vision",
     "parse_hint",
 ]

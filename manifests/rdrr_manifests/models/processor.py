@@ -41,6 +41,34 @@ class Tiles(Block):
     after: Annotated[str, WRITTEN_IF_SET] = ""
 
 
+class Video(Block):
+    """How the frames of a video are chosen and resized, and what stands around their tokens.
+
+    Frames that make a patch together become tokens like those of an image. They have the same
+    filter, mean and patches.
+
+    Attributes:
+        placeholder: Text that the chat template writes where a video is.
+        before: Text that the tokens of a patch's frames follow; `{seconds}` is the mean of the
+            times of the first and the last, with one decimal.
+        after: Text that follows them.
+        frames_per_second: Frames that are taken of a second, evenly from the first to the last.
+        min_frames: Fewest frames that are taken, if there are as many.
+        max_frames: Most frames that are taken.
+        min_pixels: Fewest pixels of all frames together after resizing.
+        max_pixels: Most pixels of all frames together after resizing.
+    """
+
+    placeholder: str = Field(min_length=1)
+    before: str
+    after: str
+    frames_per_second: float = Field(gt=0, le=1000)
+    min_frames: int = Field(gt=0, le=1 << 12)
+    max_frames: int = Field(gt=0, le=1 << 12)
+    min_pixels: int = Field(gt=0, le=MAX_IMAGE_PIXELS)
+    max_pixels: int = Field(gt=0, le=MAX_IMAGE_PIXELS)
+
+
 class Processor(Block):
     """How an image becomes patches, and what stands for them in a prompt. Written by rdrr only.
 
@@ -72,6 +100,7 @@ class Processor(Block):
         token: Control token that is repeated, once for each token of an image, in its place.
         before: Text that the first of them follows; with tiles, the first of the whole image.
         after: Text that follows the last of them.
+        video: How videos are read; for `pixel_bounds`.
     """
 
     sizing: Literal["pixel_bounds", "token_budget", "fixed", "tiles"]
@@ -100,6 +129,7 @@ class Processor(Block):
     token: str = Field(min_length=1)
     before: Annotated[str, WRITTEN_IF_SET] = ""
     after: Annotated[str, WRITTEN_IF_SET] = ""
+    video: Annotated[Video | None, WRITTEN_IF_SET] = None
 
     @property
     def side(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rdrr_manifests.models import Processor
+from rdrr_manifests.models import Processor, Video
 from rdrr_manifests.models.processor import MAX_IMAGE_PIXELS
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
@@ -29,6 +29,21 @@ def processor_sizes(subject: Subject) -> Iterator[Finding]:
         yield Finding(f"processor.{alias}", message, "a value")
     if not missing:
         yield from _CHECKS[processor.sizing](processor)
+    if processor.video is not None:
+        yield from _video(processor, processor.video)
+
+
+def _video(processor: Processor, video: Video) -> Iterator[Finding]:
+    if processor.sizing != "pixel_bounds":
+        message = "videos are read with bounds of their pixels only"
+        yield Finding("processor.sizing", message, "pixel_bounds", processor.sizing)
+    for name, least, most in (
+        ("maxFrames", video.min_frames, video.max_frames),
+        ("maxPixels", max(video.min_pixels, processor.side**2), video.max_pixels),
+    ):
+        if most < least:
+            message = "no number lies within the bounds"
+            yield Finding(f"processor.video.{name}", message, f"at least {least}", most)
 
 
 def _pixel_bounds(processor: Processor) -> Iterator[Finding]:

@@ -9,6 +9,9 @@ not applied, and of an animation the first frame is taken. Values of 16 bits kee
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +30,9 @@ MAX_BYTES: Final = 64 << 20
 
 MAX_PIXELS: Final = 50_000_000
 """Most pixels of an image file. Pillow takes four bytes for each, and several copies are needed."""
+
+MAX_ANIMATED_PIXELS: Final = 1 << 28
+"""Most pixels of all frames of an animation, each of which is decoded."""
 
 _ORIENTATION = 0x0112
 """Number of the EXIF tag that says how the image must be turned to be upright."""
@@ -49,11 +55,80 @@ def read_image(content: bytes, where: object = None) -> Image:
     import_extra("PIL", "images", "an image in a prompt", where=where)
     if len(content) > MAX_BYTES:
         raise _refused("the file is too large", where, f"at most {MAX_BYTES} bytes", len(content))
-    try:
+    with _decoding(where):
         image = _opened(content, where)
         image.load()
         _check_size(image.size, where)
         return _upright(_as_rgb(image), _orientation(image))
+
+
+@dataclass(frozen=True)
+class Animation:
+    """The frames of an animated file.
+
+    Attributes:
+        count: How many there are.
+        rate: How many there are in a second; None if the file does not say.
+        size: Their height and width.
+        read: Returns one by its number, in mode RGB.
+    """
+
+    count: int
+    rate: float | None
+    size: tuple[int, int]
+    read: Callable[[int], Image]
+
+
+def read_animation(content: bytes, max_frames: int, where: object = None) -> Animation:
+    """Return the frames of a file, which are decoded when they are read.
+
+    Args:
+        content: The bytes of the file.
+        max_frames: Most frames.
+        where: What an error message calls the file.
+
+    Raises:
+        GenerationError: The file is no image of a known format, is damaged, or is too large.
+        UsageError: Pillow is not installed.
+    """
+    import_extra("PIL", "images", "an image in a prompt", where=where)
+    if len(content) > MAX_BYTES:
+        raise _refused("the file is too large", where, f"at most {MAX_BYTES} bytes", len(content))
+    image = _opened(content, where)
+    with _decoding(where):
+        count = int(getattr(image, "n_frames", 1))
+    width, height = image.size
+    most = min(max_frames, MAX_ANIMATED_PIXELS // max(width * height, 1))
+    if count > most:
+        raise _refused("the animation has too many frames", where, f"at most {most}", count)
+
+    def read(number: int) -> Image:
+        with _decoding(where):
+            image.seek(number)
+            image.load()
+            _check_size(image.size, where)
+            return _as_rgb(image)
+
+    with _decoding(where):
+        return Animation(count, _rate(image, count), (height, width), read)
+
+
+def _rate(image: Image, count: int) -> float | None:
+    """Return the frames in a second, by the mean time of all; None if the file does not say."""
+    milliseconds = 0.0
+    for number in range(count):
+        image.seek(number)
+        image.load()  # the time of a frame of WebP is known with its pixels
+        stated = image.info.get("duration")
+        milliseconds += stated if isinstance(stated, int | float) else 0
+    return 1000 * count / milliseconds if 0 < milliseconds < float("inf") else None
+
+
+@contextmanager
+def _decoding(where: object) -> Iterator[None]:
+    """Turn whatever a decoder raises for a damaged file into one error."""
+    try:
+        yield
     except RdrrError:
         raise
     except Exception as error:  # decoders raise errors of many types for damaged files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -52,10 +52,30 @@ def image_patches(processor: Processor, image: Image, where: object = None) -> I
         if (image.height, image.width) != (height, width):
             image = image.resize((width, height), RESAMPLING.index(processor.resample))
     pieces = list(_pieces(processor, image, tiles))
-    grid = tuple(length // processor.patch_size for length in pieces[0].shape[:2])
+    frames = processor.temporal_patch_size
+    cut = [patches_of_frames(processor, [piece] * frames) for piece in pieces]
+    grid = cut[0].grid[1:]
+    return ImagePatches(np.concatenate([piece.patches for piece in cut]), (len(cut), *grid), tiles)
+
+
+def patches_of_frames(processor: Processor, frames: Sequence[NDArray[np.uint8]]) -> ImagePatches:
+    """Return the patches that frames make together.
+
+    Args:
+        processor: The recipe.
+        frames: As many as a patch has, each [height, width, channels], in the size of the recipe.
+    """
+    height, width = (length // processor.patch_size for length in frames[0].shape[:2])
     values = _values(processor)
-    cut = [_cut(processor, _normalized(piece, values), grid) for piece in pieces]
-    return ImagePatches(np.concatenate(cut), (len(pieces), *grid), tiles)
+    # A frame that is repeated is cut once.
+    distinct = {id(frame): frame for frame in frames}
+    cut = {
+        key: _cut(processor, _normalized(frame, values), (height, width))
+        for key, frame in distinct.items()
+    }
+    axis = 1 if processor.channel_order == "last" else 2
+    patches = np.stack([cut[id(frame)] for frame in frames], axis=axis)
+    return ImagePatches(patches.reshape(height * width, -1), (1, height, width))
 
 
 def _pieces(
@@ -96,23 +116,20 @@ def _values(processor: Processor) -> NDArray[np.float32]:
 def _cut(
     processor: Processor, image: NDArray[np.float32], grid: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Return the patches of an image, [patches, values of a patch].
+    """Return the patches of a frame, [patches, *_patch_shape].
 
     Args:
         processor: The recipe.
         image: [channels, height, width].
         grid: Patches in height and in width.
     """
-    size, frames = processor.patch_size, processor.temporal_patch_size
+    size = processor.patch_size
     square = processor.merge_size if processor.patch_order == "merged" else 1
     rows, columns = grid[0] // square, grid[1] // square
     cut = image.reshape(-1, rows, square, size, columns, square, size)
     # Axes: rows and columns of squares, rows and columns within, then those of a patch.
     inner = (3, 6, 0) if processor.channel_order == "last" else (0, 3, 6)
-    cut = cut.transpose(1, 4, 2, 5, *inner).reshape(grid[0] * grid[1], *_patch_shape(processor))
-    if processor.channel_order == "last":
-        return np.repeat(cut[:, None], frames, axis=1).reshape(len(cut), -1)
-    return np.repeat(cut[:, :, None], frames, axis=2).reshape(len(cut), -1)
+    return cut.transpose(1, 4, 2, 5, *inner).reshape(grid[0] * grid[1], *_patch_shape(processor))
 
 
 def _patch_shape(processor: Processor) -> tuple[int, int, int]:

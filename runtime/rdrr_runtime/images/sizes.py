@@ -33,13 +33,7 @@ def resized(processor: Processor, size: Size, where: object = None) -> Size:
     """
     height, width = _SIZINGS[processor.sizing](processor, first_size(processor, size))
     if not height or not width:
-        raise GenerationError(
-            "the image is too narrow for this model",
-            where=where,
-            expected=f"sides that differ at most by a factor of {MAX_ASPECT}",
-            found=f"{size[1]} x {size[0]}",
-            hint="cut the image, or put it on a wider canvas",
-        )
+        raise _too_narrow(size, where)
     return height, width
 
 
@@ -75,6 +69,47 @@ def token_count(processor: Processor, size: Size) -> int:
     if rows * columns:
         size = processor.height or 0, processor.width or 0
     return size[0] // processor.side * (size[1] // processor.side) * (rows * columns + 1)
+
+
+def video_size(processor: Processor, frames: int, size: Size, where: object = None) -> Size:
+    """Return the height and width to which the frames of a video are resized.
+
+    Args:
+        processor: The recipe, which has one of videos.
+        frames: Number of frames.
+        size: Their height and width.
+        where: What an error message calls the video.
+
+    Raises:
+        GenerationError: They are too narrow for the model.
+    """
+    assert processor.video is not None, "the caller has asked for it"
+    side, most = processor.side, processor.video.max_pixels
+    scale = max(1.0, side / size[0], side / size[1])
+    height, width = (int(length * scale) for length in size) if scale > 1 else size
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise _too_narrow(size, where)
+    new = round(height / side) * side, round(width / side) * side
+    of_patch = processor.temporal_patch_size
+    pixels = round(frames / of_patch) * of_patch * new[0] * new[1]
+    if pixels > most:
+        shrink = math.sqrt(frames * height * width / most)
+        lengths = [math.floor(length / shrink / side) * side for length in (height, width)]
+        return max(side, lengths[0]), max(side, lengths[1])
+    if pixels < processor.video.min_pixels:
+        grow = math.sqrt(processor.video.min_pixels / (frames * height * width))
+        return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
+    return new
+
+
+def _too_narrow(size: Size, where: object) -> GenerationError:
+    return GenerationError(
+        "the image is too narrow for this model",
+        where=where,
+        expected=f"sides that differ at most by a factor of {MAX_ASPECT}",
+        found=f"{size[1]} x {size[0]}",
+        hint="cut the image, or put it on a wider canvas",
+    )
 
 
 def most_patches(processor: Processor, tokens: int) -> int:

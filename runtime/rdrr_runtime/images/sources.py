@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rdrr_format.errors import FormatError, GenerationError, StoreError, UsageError
 from rdrr_format.locations import local_path
+from rdrr_format.options import shown
 from rdrr_format.regular_files import read_regular
 
 from rdrr_runtime.images.decode import MAX_BYTES
@@ -17,11 +19,33 @@ from rdrr_runtime.images.decode import MAX_BYTES
 PART: Final[Mapping[str, str]] = {"type": "image"}
 """What chat templates know an image as."""
 
+_VIDEO: Final[Mapping[str, str]] = {"type": "video"}
+
 _KINDS = ("image", "image_url", "input_image")
 """Types of the parts of a message that are images, of transformers and of OpenAI's interfaces."""
 
+MAX_RATE: Final = 1000
+"""Most frames of a video in a second."""
+
 _KEYS = ("image_url", "image", "url", "path")
 """Keys of such a part that say where the image is."""
+
+
+ImageSource = str | Path | bytes
+"""A data URL, the path of a file, or the bytes of one."""
+
+
+@dataclass(frozen=True)
+class VideoSource:
+    """Where a video is.
+
+    Attributes:
+        frames: Its frames, each as an image is given; or where an animation or a folder is.
+        rate: Frames in a second; None for that of the animation.
+    """
+
+    frames: tuple[ImageSource, ...] | ImageSource
+    rate: float | None
 
 
 def take_images(
@@ -47,6 +71,9 @@ def take_images(
 
 def _taken(part: Any, sources: list[Any]) -> Any:
     """Return a part as templates know it; an image is added to the sources."""
+    if isinstance(part, Mapping) and part.get("type") == "video":
+        sources.append(_video(part))
+        return dict(_VIDEO)
     if not isinstance(part, Mapping) or part.get("type") not in _KINDS:
         return part
     source = next((part[key] for key in _KEYS if part.get(key) is not None), None)
@@ -59,6 +86,28 @@ def _taken(part: Any, sources: list[Any]) -> Any:
         )
     sources.append(source)
     return dict(PART)
+
+
+def _video(part: Mapping[str, Any]) -> VideoSource:
+    """Return where the video of a part is.
+
+    Raises:
+        UsageError: The part says nothing that can be one.
+    """
+    frames: Any = part.get("video")
+    rate: Any = part.get("fps")
+    listed = list(frames) if isinstance(frames, list | tuple) else [frames]
+    if not listed or not all(isinstance(frame, str | Path | bytes) for frame in listed):
+        raise UsageError(
+            "a part of a message is a video without frames",
+            expected="a list of images, a folder of them or an animation in `video`",
+            found=type(frames).__name__,
+        )
+    is_number = type(rate) in (int, float) and 0 < rate <= MAX_RATE
+    if rate is not None and not is_number:
+        expected = f"frames in a second, above 0 and at most {MAX_RATE}"
+        raise UsageError("`fps` of a video is not a rate", expected=expected, found=shown(rate))
+    return VideoSource(tuple(listed) if isinstance(frames, list | tuple) else listed[0], rate)
 
 
 def image_content(source: str | Path | bytes, where: object, *, files: bool = True) -> bytes:

@@ -12,6 +12,9 @@ from rdrr_manifests.models import Processor
 
 from rdrr_runtime.text.control_tokens import BEGIN, END
 
+Layout = tuple[int, int, int] | tuple[int, tuple[float, ...]]
+"""The fields of an `ImageLayout` or of a `VideoLayout`."""
+
 
 class ImageLayout(NamedTuple):
     """What an image is in a prompt.
@@ -32,6 +35,23 @@ class ImageLayout(NamedTuple):
         return self.tokens * (self.rows * self.columns + 1)
 
 
+class VideoLayout(NamedTuple):
+    """What a video is in a prompt.
+
+    Attributes:
+        tokens: Tokens of the frames of a patch.
+        seconds: Their time, for each patch.
+    """
+
+    tokens: int
+    seconds: tuple[float, ...]
+
+    @property
+    def total(self) -> int:
+        """Tokens of all frames."""
+        return self.tokens * len(self.seconds)
+
+
 class ImagePlaces:
     """Writes the tokens of images in place of placeholders.
 
@@ -39,15 +59,20 @@ class ImagePlaces:
 
     Args:
         processor: The recipe.
-        layouts: `ImageLayout` of each image, in the order of the prompt.
+        layouts: `ImageLayout` of each image and `VideoLayout` of each video, in the order of the
+            prompt.
     """
 
-    def __init__(self, processor: Processor, layouts: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, processor: Processor, layouts: Sequence[Layout]) -> None:
         self._processor = processor
-        self._layouts = [ImageLayout(*layout) for layout in layouts]
+        self._layouts = [
+            ImageLayout(*layout) if len(layout) == 3 else VideoLayout(*layout) for layout in layouts
+        ]
         self._places = 0
+        video = processor.video
+        places = [processor.placeholder, *([] if video is None else [video.placeholder])]
         self._pattern = re.compile(
-            f"{BEGIN}[^{BEGIN}{END}]*{END}|{re.escape(processor.placeholder)}"
+            "|".join([f"{BEGIN}[^{BEGIN}{END}]*{END}", *map(re.escape, reversed(places))])
         )
 
     def filled(self, text: str) -> str:
@@ -55,12 +80,25 @@ class ImagePlaces:
         return self._pattern.sub(self._fill, text)
 
     def _fill(self, match: re.Match[str]) -> str:
-        if match[0] != self._processor.placeholder:
+        if match[0].startswith(BEGIN):
             return match[0]
-        # A place without an image is refused by `check`.
-        layouts = self._layouts[self._places :] or [ImageLayout(0)]
+        # A place without an image, or of another kind, is refused by `check`.
+        layout = (self._layouts[self._places :] or [ImageLayout(0)])[0]
+        is_video = match[0] != self._processor.placeholder
         self._places += 1
-        return self._tiles(layouts[0]) + self._tokens(layouts[0])
+        if isinstance(layout, VideoLayout):
+            return self._frames(layout) if is_video else ""
+        return "" if is_video else self._tiles(layout) + self._tokens(layout)
+
+    def _frames(self, layout: VideoLayout) -> str:
+        video, token = self._processor.video, self._processor.token
+        assert video is not None, "there is no other layout of a video"
+        return "".join(
+            video.before.replace("{seconds}", f"{seconds:.1f}")
+            + token * layout.tokens
+            + video.after
+            for seconds in layout.seconds
+        )
 
     def _tokens(self, layout: ImageLayout) -> str:
         processor = self._processor
