@@ -19,8 +19,8 @@ UNREAD = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "normalizer": (
-            *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace"),
-            "StripAccents",
+            *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled"),
+            *("Prepend", "Replace", "Strip", "StripAccents"),
         ),
         "pre_tokenizer": (
             *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"),

@@ -21,6 +21,7 @@ from support.commands import ROOT
 
 FILE = ROOT / "tests" / "data" / "vectors" / "text.json"
 HELD_OUT = ROOT / "tests" / "data" / "text" / "heldout.txt"
+CHARSMAP = ROOT / "tests" / "data" / "text" / "charsmap.txt"
 SNIPPETS = ROOT / "tests" / "data" / "text" / "template_snippets.txt"
 TEXTS, STREAMS = 600, 120
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -279,6 +280,26 @@ def unknown() -> dict[str, Any]:
     )
 
 
+def mapped() -> dict[str, Any]:
+    """Return a vocabulary as XLM-RoBERTa has it: a table of characters, and spaces that are joined.
+
+    SentencePiece made the table from rules for the characters of the texts: spaces, ligatures,
+    letters with combining accents, and characters that vanish.
+    """
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    table = {
+        "type": "Precompiled",
+        "precompiled_charsmap": CHARSMAP.read_text("ascii").replace("\n", ""),
+    }
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    return _unigram(
+        (),
+        normalizer={"type": "Sequence", "normalizers": [table, strip, spaces]},
+        post_processor=_template("<s>", "A", "</s>"),
+        decoder=tiny.metaspace("always"),
+    )
+
+
 def _word_piece(**parts: Any) -> dict[str, Any]:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -332,6 +353,7 @@ KINDS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "Gemma": gemma,
     "Unigram": unigram,
     "Unigram without bytes": unknown,
+    "Unigram, with a table": mapped,
     "WordPiece, uncased": uncased,
     "WordPiece, lowercased by steps": lowercased,
 }

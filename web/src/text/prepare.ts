@@ -65,12 +65,14 @@ function checkModel(model: Description): void {
 
 const NORMALIZERS: Readonly<Record<string, (step: Description) => Description>> = {
   Sequence: (step) => normalizers(...(step['normalizers'] as Description[]).map(normalizerOf)),
-  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Prepend'].map((type) => [type, (step: Description) => step])),
+  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'Prepend'].map((type) => [type, (step: Description) => step])),
   // The library gives the content to a function that reads $ as a reference.
   Replace: (step) => ({ ...step, content: String(step['content']).replaceAll('$', '$$$$') }),
   BertNormalizer: bert,
   // Python's library knows no special sigma for the end of a word.
   Lowercase: (step) => normalizers(replaced('Σ', 'σ'), step),
+  Strip: ({ strip_left: left = true, strip_right: right = true }) =>
+    normalizers(...(left ? [replaced('^\\p{White_Space}+', '')] : []), ...(right ? [replaced('\\p{White_Space}+$', '')] : [])),
   StripAccents: () => replaced('\\p{M}', ''),
 };
 

@@ -2,13 +2,20 @@
 import { Tokenizer as Library } from '@huggingface/tokenizers';
 import { RdrrError } from '../errors.js';
 import { AddedTokens } from './added.js';
+import { charsmap } from './charsmap.js';
 import type { Vocabulary } from './grammar.js';
 import { prepared, readFile, type AddedToken, type TokenizerFile } from './prepare.js';
 import { Decoding, SegmentStream, visible } from './stream.js';
 
+interface Step {
+  normalize(text: string): string;
+  charsmap?: string | null;
+  normalizers?: (Step | null)[];
+}
+
 // The library's tokenizer, and what its types leave out.
 interface Opened {
-  normalizer: { normalize(text: string): string } | null;
+  normalizer: Step | null;
   pre_tokenizer: { pre_tokenize(text: string, options: { section_index: number }): string[] } | null;
   model: { _call(words: string[]): string[]; tokens_to_ids: Map<string, number>; unk_token_id?: number };
   post_processor: { post_process(tokens: unknown, pair: null, special: boolean): { tokens: (number | string)[] } } | null;
@@ -142,11 +149,19 @@ function tokensOf({ model, added_tokens }: TokenizerFile): Map<number, string> {
 function opened(file: TokenizerFile): Opened {
   const unk = file.model['unk_token'];
   try {
-    return new Library(prepared(file), { unk_token: unk }) as unknown as Opened;
+    const library = new Library(prepared(file), { unk_token: unk }) as unknown as Opened;
+    mend(library.normalizer);
+    return library;
   } catch (error) {
     if (error instanceof RdrrError) throw error;
     throw new RdrrError('format', `tokenizer.json: the tokenizer library refuses it: ${String(error)}`, { cause: error });
   }
+}
+
+// The library reads no table of characters, and does what most of them do.
+function mend(step: Step | null): void {
+  if (step?.charsmap !== undefined) step.normalize = charsmap(step.charsmap ?? '');
+  step?.normalizers?.forEach(mend);
 }
 
 // The ids of the bytes of an unknown piece, where the vocabulary has all of them.
