@@ -3,11 +3,11 @@
     python benchmarks/bench_serve.py --shape llama-1b --clients 1 8 32
 
 The package has random weights. Each client is a thread of another process, which sends one streamed
-completion after the other over loopback; prompts have 64 to 512 tokens. The table shows new tokens
-per second of all clients together, their ratio to `generate_batch` with as many texts and to
-llama.cpp's batches (`--peer`: the same prompts and given tokens, without a server and without
-sampling), the time to the first token, and the time between two events of a stream. The last line
-is one JSON object.
+completion after the other over loopback; prompts have 64 to 512 tokens, of which all share the
+first ones with `--shared`. The table shows new tokens per second of all clients together, their
+ratio to `generate_batch` with as many texts and to llama.cpp's batches (`--peer`: the same prompts
+and given tokens, without a server and without sampling), the time to the first token, and the time
+between two events of a stream. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,15 +31,30 @@ from _script import add_adapter, finish, table
 from configured_shapes import ALL_SHAPES
 
 CONTEXT, LEAST, MOST = 1024, 64, 512
+SHARED_SEED = 1 << 32
 WARM_TEXTS = 2
 """Texts of each client before it is measured."""
 
 
-def prompts(count: int, vocabulary: int, seed: int) -> list[list[int]]:
-    """Return prompts of random ids and lengths."""
+def prompts(count: int, vocabulary: int, seed: int, shared: int = 0) -> list[list[int]]:
+    """Return prompts of random ids and lengths.
+
+    Args:
+        count: Number of prompts.
+        vocabulary: Number of ids.
+        seed: Seed of lengths and ids.
+        shared: Ids with which all prompts begin, whatever the seed; shorter ones share all but one.
+    """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(LEAST, MOST + 1, count)
-    return [rng.integers(300, vocabulary, size).tolist() for size in sizes]
+    beginning = np.random.default_rng(SHARED_SEED).integers(300, vocabulary, shared)
+    texts = []
+    for size in sizes:
+        text = rng.integers(300, vocabulary, size)
+        length = min(shared, size - 1)
+        text[:length] = beginning[:length]
+        texts.append(text.tolist())
+    return texts
 
 
 def batch_rate(model: Any, texts: Sequence[Sequence[int]], tokens: int) -> float:
@@ -64,7 +79,7 @@ def peer_rates(options: argparse.Namespace, work: Path, vocabulary: int) -> dict
         for clients in options.clients:
             slots = {"context": CONTEXT * clients, "sequences": clients, "outputs": clients}
             context = PeerContext(model, **slots)
-            texts = prompts(clients, vocabulary, 0)
+            texts = prompts(clients, vocabulary, 0, options.shared)
             context.batch(texts, options.tokens)
             rates[clients] = clients * options.tokens / context.batch(texts, options.tokens)
             context.close()
@@ -103,16 +118,17 @@ def play(port: int, work: Sequence[Sequence[int]], tokens: int) -> list[list[flo
     return times
 
 
-def run_clients(port: int, clients: int, texts: int, tokens: int, vocabulary: int) -> None:
+def run_clients(port: int, clients: int, options: argparse.Namespace) -> None:
     """Run the clients and print what they measured, as JSON."""
     results: list[list[list[float]]] = [[] for _ in range(clients)]
     ready = threading.Barrier(clients + 1)
 
     def client(number: int) -> None:
-        work = prompts(WARM_TEXTS + texts, vocabulary, number)
-        play(port, work[:WARM_TEXTS], tokens)
+        count = WARM_TEXTS + options.texts
+        work = prompts(count, options.vocabulary, 1 + number, options.shared)
+        play(port, work[:WARM_TEXTS], options.tokens)
         ready.wait()
-        results[number] = play(port, work[WARM_TEXTS:], tokens)
+        results[number] = play(port, work[WARM_TEXTS:], options.tokens)
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
@@ -145,7 +161,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             vocabulary = model.package.manifest.architecture.vocab_size
             adapter = model.info.adapter
             rates = {
-                clients: batch_rate(model, prompts(clients, vocabulary, 0), options.tokens)
+                clients: batch_rate(
+                    model, prompts(clients, vocabulary, 0, options.shared), options.tokens
+                )
                 for clients in options.clients
             }
         rows = []
@@ -153,7 +171,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for clients in options.clients:
                 words = ["--client", str(port), "--clients", str(clients)]
                 words += ["--texts", str(options.texts), "--tokens", str(options.tokens)]
-                words += ["--vocabulary", str(vocabulary)]
+                words += ["--vocabulary", str(vocabulary), "--shared", str(options.shared)]
                 done = subprocess.run(
                     [sys.executable, __file__, *words], check=True, capture_output=True, text=True
                 )
@@ -202,6 +220,7 @@ def main() -> int:
     add("--clients", type=int, nargs="+", default=[1, 8, 32], help="clients at a time")
     add("--texts", type=int, default=4, help="texts of each client that are measured")
     add("--tokens", type=int, default=128, help="new tokens of each text")
+    add("--shared", type=int, default=0, help="ids with which all prompts begin")
     add("--peer", type=Path, help="llama.cpp's libraries: npm tarball or folder")
     add("--peer-device", default="Vulkan", help="part of the name of llama.cpp's device")
     add("--work", type=Path, help="folder for the files that are made")
@@ -210,8 +229,7 @@ def main() -> int:
     add_adapter(parser)
     options = parser.parse_args()
     if options.client:
-        clients = options.clients[0]
-        run_clients(options.client, clients, options.texts, options.tokens, options.vocabulary)
+        run_clients(options.client, options.clients[0], options)
         return 0
     return finish(lambda: measure(options))
 

@@ -8,6 +8,16 @@ import bench_serve
 import pytest
 
 
+def test_prompts_share_as_many_ids_as_asked_for():
+    first, second = (bench_serve.prompts(20, 1000, seed, shared=100) for seed in (1, 2))
+    for text, other in zip(first, second, strict=True):
+        length = min(100, len(text) - 1, len(other) - 1)
+        assert text[:length] == other[:length]
+        assert text[100:] != other[100:] or len(text) <= 101
+    apart = [prompts[0] for prompts in (bench_serve.prompts(1, 1000, seed) for seed in (1, 2))]
+    assert apart[0][:64] != apart[1][:64]
+
+
 @pytest.mark.thorough
 def test_clients_of_a_server_are_measured_beside_a_batch(monkeypatch, capsys):
     words = ["--shape", "tiny", "--clients", "1", "2", "--texts", "1", "--tokens", "5"]
