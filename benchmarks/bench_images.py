@@ -66,7 +66,7 @@ def passes(tower: GpuTower, device: Device, patches: int) -> Callable[[], None]:
     merged = tower._graph.vision.merge_size**2
 
     def run() -> None:
-        for part, prepared in buffers._parts:
+        for part, prepared in buffers._prepared:
             buffers._executor.run(prepared, patches // merged if part.is_merged else patches)
         device.wait()
 
@@ -78,7 +78,7 @@ def phase_times(tower: GpuTower, device: Device, patches: int) -> list[tuple[str
     buffers = tower._buffers
     assert buffers is not None, "an image was encoded"
     groups, merged = defaultdict[str, list[Any]](list), tower._graph.vision.merge_size**2
-    for part, prepared in buffers._parts:
+    for part, prepared in buffers._prepared:
         for phase, bound in zip(part.phases, prepared, strict=True):
             kind = f"{phase.name} {re.sub(r'[0-9]+', '', phase.label)}"
             groups[kind].append((bound, patches // merged if part.is_merged else patches))

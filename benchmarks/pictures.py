@@ -95,10 +95,10 @@ def _mask(glyph: str, side: int) -> NDArray[np.bool_]:
         points = np.array([point == "1" for point in DIGITS[int(glyph)]]).reshape(5, 3)
         return points.repeat(side // 5, 0).repeat(side // 4, 1)
     down, across = (np.mgrid[0:side, 0:side] + 0.5) / side - 0.5
-    masks = {
+    masks: dict[str, NDArray[np.bool_]] = {
         "circle": down**2 + across**2 <= 0.25,
         "square": np.ones((side, side), bool),
-        "triangle": abs(across) <= (down + 0.5) / 2,
-        "cross": np.minimum(abs(down), abs(across)) <= 0.15,
+        "triangle": np.abs(across) <= (down + 0.5) / 2,
+        "cross": np.minimum(np.abs(down), np.abs(across)) <= 0.15,
     }
     return masks[glyph]

@@ -148,10 +148,12 @@ def attend(
 
     rows, pictures = len(hidden_states), len(cu_seqlens) - 1
     parts = module.qkv(hidden_states).view(rows, 3, module.num_heads, -1).unbind(1)
-    q, k = apply_rotary_pos_emb_vision(*parts[:2], *position_embeddings)
+    rotate: Any = apply_rotary_pos_emb_vision
+    q, k = rotate(*parts[:2], *position_embeddings)
     q, k, v = (x.unflatten(0, (pictures, -1)).transpose(1, 2) for x in (q, k, parts[2]))
     attended = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    return module.proj(attended.transpose(1, 2).reshape(rows, -1))
+    output: Tensor = module.proj(attended.transpose(1, 2).reshape(rows, -1))
+    return output
 
 
 def patches_of(pixels: Tensor) -> Tensor:
@@ -251,7 +253,8 @@ class Batches:
         tokens, shape = torch.tensor([ids]), torch.tensor([[1, *grid]])
         kinds = (tokens == self._pad).int()
         positions, _ = self._model.model.get_rope_index(tokens, kinds, shape)
-        return positions.expand(-1, count, -1).to(self._device)
+        expanded: Tensor = positions.expand(-1, count, -1).to(self._device)
+        return expanded
 
 
 def share_right(model: Any, batches: Batches, steps: Iterable[list[Picture]]) -> float:

@@ -45,7 +45,7 @@ def content_digest(grid: tuple[int, int, int], *parts: NDArray[np.float32]) -> b
 
     digest = blake3(repr(grid).encode())
     for part in parts:
-        digest.update(memoryview(np.ascontiguousarray(part)).cast("B"))
+        digest.update(np.ascontiguousarray(part).view(np.uint8).data)
     return digest.digest()
 
 
