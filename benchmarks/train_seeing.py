@@ -114,7 +114,7 @@ def new_model(words: Any) -> Any:
         "num_position_embeddings": 8 * 8,
         "deepstack_visual_indexes": [1],
     }
-    config = AutoConfig.for_model(
+    config: Any = AutoConfig.for_model(
         "qwen3_vl",
         text_config=text,
         vision_config=vision,
