@@ -49,6 +49,7 @@ WITH_EXPERTS = (
     "granitehybrid",
     "olmoe",
     "gemma4",
+    "nomic-bert-moe",
     "qwen35moe",
     "qwen3next",
     "lfm2moe",
@@ -139,6 +140,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             lfm2.LFM2_MOE,
             encoders.BERT,
             encoders.NOMIC_BERT,
+            encoders.NOMIC_BERT_MOE,
             encoders.MODERN_BERT,
         )
     }
