@@ -276,6 +276,8 @@ EXAMPLES = {
     "residual": Example((Residual("x", "branch", "y", 0.5),), {"x": K, "branch": K}),
     "scale": Example((Scale("x", "y", 0.5, vector("w", K)),), {"x": K}),
     "scale of a whole row": Example((Scale("x", "y", 0.5, vector("w", 1)),), {"x": K}),
+    "scale and bias": Example((Scale("x", "y", 0.5, vector("w", K), vector("b", K)),), {"x": K}),
+    "bias": Example((Scale("x", "y", bias=vector("b", K)),), {"x": K}),
     "scale by a constant": Example((Scale("x", "s", 0.5), Residual("x", "s", "y")), {"x": K}),
     "attention over older keys": Example(
         (

@@ -16,6 +16,16 @@ def plain_name(name: str) -> str:
     return re.sub(r"[-._ ]", "", name.lower())
 
 
+NOT_COMPUTED: Mapping[str, str] = MappingProxyType(
+    {
+        "deberta": "disentangled attention adds products of contents and relative positions to the "
+        "scores, for which the graph has no op",
+        "jinabert": "ALiBi lowers the scores by the distance of tokens, for which the graph has no "
+        "op",
+    }
+)
+"""Why families do not convert that are much like one that does, by the beginning of their names."""
+
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "cohere": ("aya-23", "aya-expanse-32b", "command-r", "command-r-plus"),

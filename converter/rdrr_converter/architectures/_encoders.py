@@ -29,8 +29,9 @@ def _is_causal(config: Config) -> bool:
     Raises:
         SourceError: The configuration asks for the decoder of the family, which has another head.
     """
-    if config.flag("is_decoder"):
-        raise config.fault("is_decoder", "false, as in an encoder", True)
+    for key in ("is_decoder", "causal"):
+        if config.flag(key):
+            raise config.fault(key, "false, as in an encoder", True)
     return False
 
 

@@ -64,7 +64,13 @@ IGNORED: frozenset[str] = frozenset(
         "block_use_xavier_init",
         "conv_use_xavier_init",
         "ep_size",
+        "dense_seq_output",  # NomicBERT, as the next four
+        "fused_bias_fc",
+        "fused_dropout_add_ln",
+        "moe_impl",
+        "use_xentropy",
         # training
+        "moe_resid_pdrop",
         "rescale_prenorm_residual",
         "time_step_floor",  # of state spaces, as the next five
         "time_step_init_scheme",
@@ -112,8 +118,12 @@ IGNORED: frozenset[str] = frozenset(
         # limits of a tokenizer or of training; the context is max_position_embeddings
         "max_sequence_length",
         "n_ctx",
+        "max_trained_positions",  # NomicBERT, as the next
+        "pad_vocab_to_multiple_of",
+        "pad_vocab_size_multiple",
         "model_max_length",
         # classifiers
+        "add_pooling_layer",
         "class_num",  # Hunyuan, as the next two
         "dense_list",
         "pool_type",
@@ -225,6 +235,8 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "attention_bias": (False,),
         "bias": (False,),  # InternLM 3
         "attention_out_bias": (False,),
+        "expert_choice_router": (False,),  # NomicBERT
+        "ffn_div": (1,),  # NomicBERT
         "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
         "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
         "hidden_activation": ("gelu_pytorch_tanh",),
@@ -248,6 +260,10 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_experts": (0,),  # a dense model
         "num_experts_per_tok": (0,),
         "num_local_experts": (0,),
+        "num_shared_experts": (0,),
+        "parallel_block": (False,),  # NomicBERT, as the next two
+        "parallel_block_tied_norm": (False,),
+        "prenorm": (False,),
         "partial_rotary_factor": (1.0,),
         "post_norm": (False,),  # Apertus
         "pruned_heads": ({},),
@@ -258,8 +274,11 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "qkv_bias": (False,),
         "rms_norm": (True,),  # Mamba 2
         "rope_interleaved": (False,),  # SmolLM2
+        "rotary_emb_fraction": (1.0,),  # NomicBERT, as the next
+        "rotary_emb_interleaved": (False,),
         "rotary_pct": (1.0,),
         "scale_attn_by_inverse_layer_idx": (False,),  # GPT-2
+        "scale_attn_weights": (True,),  # NomicBERT
         "shared_expert_intermediate_size": (0,),
         "shared_intermediate_size": (0,),
         "tie_encoder_decoder": (False,),
@@ -270,6 +289,7 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "use_parallel_block": (True,),
         "use_pos_enc": (True,),  # LFM2
         "use_mrope": (False,),  # Qwen 2.5
+        "use_rms_norm": (False,),  # NomicBERT
         "use_rotary_pos_emb": (True,),
         "use_sliding_window": (False,),
     }

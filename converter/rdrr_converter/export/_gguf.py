@@ -98,9 +98,8 @@ def plan_gguf(
     row = find_gguf_architecture(rule, package).for_tensors(tensor.name for tensor in tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     row.check(package)
-    written = [
-        tensor for tensor in tensors if not (row.in_metadata and row.in_metadata in tensor.name)
-    ]
+    elsewhere = [part for part in (row.in_metadata, row.left_out) if part]
+    written = [tensor for tensor in tensors if not any(part in tensor.name for part in elsewhere)]
     stacks = join_experts(stacked(written, [stack for stack in rule.stacks if row.stores(stack)]))
     stacks = list(row.join(stacks))
     if not row.dense_layers:
@@ -222,8 +221,9 @@ def write_gguf(
     entries |= write_text(manifest.vision, manifest.inference.rope, row.name)
     pooling, pooling_notes = pooling_entries(package, row)
     extra: dict[str, npt.NDArray[Any]] = dict(frequency_divisors(config))
-    check_metadata(entries, extra, package, row, tensors, without_padding(config))
     tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"], row.name)
+    stated = {**tokenizer_entries, **entries}
+    check_metadata(stated, extra, package, row, tensors, without_padding(config))
     identity = {
         "general.name": package.manifest.model_id,
         "general.file_type": file_type(outgoing),

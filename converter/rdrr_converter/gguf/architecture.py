@@ -45,6 +45,7 @@ class GgufArchitecture:
         is_causal: Whether a token attends only to earlier ones in these files.
         whole: Hugging Face's names of tensors of a layer, with their endings, by llama.cpp's.
         in_metadata: A part of the names of tensors that a GGUF states in its metadata.
+        left_out: A part of the names of tensors for which llama.cpp has no place.
         factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
         rank_class: The class of Hugging Face's configuration for a reranking model, where llama.cpp
@@ -84,6 +85,7 @@ class GgufArchitecture:
     has_attention: bool = True
     whole: Mapping[str, str] = field(default_factory=lambda: layer_names.WHOLE)
     in_metadata: str | None = None
+    left_out: str | None = None
     two_norms: Mapping[str, str] | None = None
     has_draft_head: bool = False
     rank_class: str | None = None

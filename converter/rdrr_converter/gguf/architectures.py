@@ -52,6 +52,7 @@ WITH_EXPERTS = (
     "granitehybrid",
     "olmoe",
     "gemma4",
+    "nomic-bert-moe",
     "qwen35moe",
     "qwen3next",
     "lfm2moe",
@@ -142,6 +143,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             lfm2.LFM2_MOE,
             encoders.BERT,
             encoders.NOMIC_BERT,
+            encoders.NOMIC_BERT_MOE,
             encoders.MODERN_BERT,
         )
     }

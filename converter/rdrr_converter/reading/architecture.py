@@ -23,6 +23,7 @@ from rdrr_converter.architectures import (
     stated_names,
     states_another_family,
 )
+from rdrr_converter.architectures._aliases import NOT_COMPUTED, plain_name
 from rdrr_converter.architectures.base import BODY
 from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.reading.unread_keys import unread_keys
@@ -95,13 +96,26 @@ def choose_architecture(source: Source, override: str | None) -> ArchitectureRul
         return find_architecture(source.config, override, source.config_path)
     except ConversionError as error:
         nearest = nearest_architecture(source)
-        error.hint = f"{nearest.describe()}; {error.hint}"
+        error.hint = f"{_reason(source) or nearest.describe()}; {error.hint}"
         error.args = (error.line(),)
         if nearest.fits:
             family = states_another_family(source.text_config, nearest.rule)
             unread = nearest.unread if family is None else (family, *nearest.unread)
             error.offer(arch=nearest.rule.name, allow_unread=unread)
         raise
+
+
+def _reason(source: Source) -> str | None:
+    """Return why a family does not convert although another one is much like it, if it is known."""
+    names = [plain_name(name) for name in stated_names(source.config)]
+    return next(
+        (
+            reason
+            for family, reason in NOT_COMPUTED.items()
+            if any(name.startswith(family) for name in names)
+        ),
+        None,
+    )
 
 
 def nearest_architecture(source: Source) -> NearestArchitecture:

@@ -13,6 +13,7 @@ from rdrr_converter.reading.expected_tensors import ExpectedTensor, Shapes
 from rdrr_converter.reading.grouped_rows import Piece, rows_of_parts, with_rows
 from rdrr_converter.reading.interleaved import stacked_shape, take_apart
 from rdrr_converter.reading.stacks import (
+    by_expert,
     join_rows,
     transposed,
     unstack,
@@ -111,6 +112,8 @@ class Finder:
         if stack.pieces:
             self._parts |= self._in_pieces(stack, whole, expected)
             return
+        if self._rows[stack.parts[0]].is_per_expert:
+            whole = by_expert(whole, self._dimensions["experts"])
         arrangement = stack.arrangement
         if arrangement is not None and not (
             arrangement.or_plain and whole.shape == self._plain_shape(stack, expected)

@@ -88,6 +88,13 @@ def as_matrix(whole: SourceTensor, rows: int | None = None) -> SourceTensor:
     )
 
 
+def by_expert(whole: SourceTensor, experts: int) -> SourceTensor:
+    """Return a matrix whose rows are those of all experts with a dimension for them."""
+    if len(whole.shape) != 2 or whole.shape[0] % experts:
+        return whole
+    return replace(whole, shape=(experts, whole.shape[0] // experts, whole.shape[1]))
+
+
 def _reshaped(native: Callable[[], npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
     return native().reshape(-1, columns)
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from rdrr_manifests.graph.builder import GraphBuilder
 from rdrr_manifests.graph.experts import expert_width, experts_of
-from rdrr_manifests.graph.names import EXPERT_LATENTS, GATE_UP, ExpertNames
+from rdrr_manifests.graph.names import EXPERT_LATENTS, GATE_UP, SUM_BIAS, ExpertNames
 from rdrr_manifests.graph.ops import (
     Activation,
     GatedActivation,
@@ -133,6 +133,9 @@ def _mixture(
     read = hidden if latent is None else build.linear(layer, EXPERT_LATENTS[0], hidden, latent)
     values = (read, router, f"{stem}.experts")
     out = build.add(experts_of(build.manifest, build.names, layer, *values, build.activation))
+    bias = WeightUse(build.names.layer(layer, SUM_BIAS), (size,), WeightKind.VECTOR)
+    if bias.name in build.names:
+        out = build.add(Scale(out, f"{out}.biased", bias=bias))
     if latent is not None:
         out = build.linear(layer, EXPERT_LATENTS[1], out, size, latent)
     part = build.names.shared_expert(layer)

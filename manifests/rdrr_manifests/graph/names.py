@@ -98,6 +98,9 @@ SHARED_EXPERTS = ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp")
 EXPERT_LATENTS = ("mlp.fc1_latent_proj", "mlp.fc2_latent_proj")
 """Names of the projections to the latent that routed experts read, and from what they write."""
 
+SUM_BIAS = "mlp.experts.bias"
+"""Name of what is added once to the sum of the experts."""
+
 SELECTION_BIASES = (
     "mlp.gate.e_score_correction_bias",
     "mlp.moe_statics.e_score_correction_bias",

@@ -223,12 +223,18 @@ class Residual:
 
 @dataclass(frozen=True)
 class Scale:
-    """out = factor * weight * x; a weight of one element is the same factor for all of a row."""
+    """out = factor * weight * x + bias.
+
+    Attributes:
+        weight: Of a row's elements, or one for all of them; None for 1.
+        bias: Of a row's elements; None for 0.
+    """
 
     x: Value
     out: str
     factor: float = 1.0
     weight: WeightUse | None = None
+    bias: WeightUse | None = None
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def compute(run: ReferencePass, op: ops.Op) -> Tensor:
             return values[op.x] + values[op.branch] * op.scale
         case ops.Scale():
             factor = 1.0 if op.weight is None else weight(op.weight)
-            return values[op.x] * factor * op.factor
+            y = values[op.x] * factor * op.factor
+            return y if op.bias is None else y + weight(op.bias)
         case ops.Sparsify():
             return streams.sparsify(values[op.x], op.multiplier)
         case ops.AppendStream():

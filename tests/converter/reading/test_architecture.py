@@ -96,3 +96,26 @@ def test_nothing_is_named_if_most_tensors_belong_to_no_architecture(tmp_path, rn
     save_file(names, tmp_path / "m/model.safetensors")
     with pytest.raises(ConversionError, match="none that converts has most of its tensors"):
         convert(unknown(tmp_path / "m"), tmp_path / "out", dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "reason"),
+    [
+        ("DebertaV2Model", {"model_type": "deberta-v2"}, "disentangled attention"),
+        ("JinaBertForMaskedLM", {"model_type": "jina_bert"}, "ALiBi"),
+        (
+            "JinaBertForMaskedLM",
+            {"model_type": "bert", "position_embedding_type": "alibi"},
+            "alibi|ALiBi",
+        ),
+    ],
+)
+def test_a_family_that_is_much_like_another_is_refused_with_the_reason(
+    name, keys, reason, tmp_path, rng
+):
+    save_encoder(make_encoder("bert", rng), tmp_path / "m")
+    convert(tmp_path / "m", tmp_path / "sound", dry_run=True)
+    unknown(tmp_path / "m", architectures=[name], **keys)
+    with pytest.raises(ConversionError, match=reason) as caught:
+        convert(tmp_path / "m", tmp_path / "out", dry_run=True)
+    assert "the nearest that converts" not in caught.value.line()

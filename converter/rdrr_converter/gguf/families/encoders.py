@@ -1,4 +1,4 @@
-"""Encoders in GGUF files: BERT, NomicBERT and ModernBERT.
+"""Encoders in GGUF files: BERT, NomicBERT, also with experts, and ModernBERT.
 
 llama.cpp computes their GELU in its tanh form. Its embeddings add the first type of tokens to each
 token, so that pairs of texts have other results there.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rdrr_manifests.graph.names import SUM_BIAS
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.layers import FULL
@@ -71,6 +72,13 @@ def _note_gelu(_: Config) -> Notes:
     return ("llama.cpp computes the tanh form of GELU for this architecture",)
 
 
+def _note_bias(_: Config) -> Notes:
+    return (
+        "llama.cpp adds no bias to the sum of experts: those of the model are left out, as in the "
+        "files of its own converter",
+    )
+
+
 _NOT_CAUSAL = Setting(write=lambda _: {"attention.causal": False})
 _TYPES = Setting(_read_types)
 _GELU = Setting(notes=_note_gelu)
@@ -90,8 +98,31 @@ NOMIC_BERT = replace(
     name="nomic-bert",
     hf_class="NomicBertModel",
     layer=_after_sums(layer_names.ONE_STACK),
+    has_experts=False,
     settings=(_NOT_CAUSAL, _TYPES),
 )
+NOMIC_BERT_MOE = replace(
+    NOMIC_BERT,
+    name="nomic-bert-moe",
+    layer={
+        **{theirs: ours for theirs, ours in NOMIC_BERT.layer.items() if theirs != "ffn_gate"},
+        "ffn_gate_inp": "mlp.gate",
+        "ffn_up_exps": "mlp.experts.up_proj",
+        "ffn_down_exps": "mlp.experts.down_proj",
+    },
+    has_experts=True,
+    dense_layers=True,
+    left_out=SUM_BIAS,
+    settings=(
+        _NOT_CAUSAL,
+        _TYPES,
+        fixed(activation_function="gelu", moe_sum_bias=False, norm_topk_prob=False),
+        size("moe_every_n_layers", "moe_every_n_layers"),
+        _GELU,
+        Setting(notes=_note_bias),
+    ),
+)
+"""llama.cpp's files lack the bias on the sum of the experts."""
 
 
 def _read_period(read: GgufMetadata, _: Config) -> dict[str, Any]:

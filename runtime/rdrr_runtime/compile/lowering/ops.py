@@ -32,7 +32,7 @@ from rdrr_runtime.compile.lowering.states import (
 from rdrr_runtime.phases.attention.position_scale import position_scale
 from rdrr_runtime.phases.attention.rope import rope
 from rdrr_runtime.phases.rows.activation import activate
-from rdrr_runtime.phases.rows.elementwise import gain, scale
+from rdrr_runtime.phases.rows.elementwise import add_bias, gain, scale
 from rdrr_runtime.phases.rows.embed import embed
 from rdrr_runtime.phases.rows.gated_activation import gated_activation
 from rdrr_runtime.phases.rows.position_embed import position_embed
@@ -153,13 +153,15 @@ def _activation(build: PassBuilder, op: ops.GatedActivation) -> None:
 
 
 def _scale(build: PassBuilder, op: ops.Scale) -> None:
-    """Emit the multiplication, in place unless another op still has to read the old value."""
+    """Emit the product and the sum, in place unless another op still has to read the old value."""
     ctx, (x, width) = build.ctx, build.changed(op.x, op.out)
-    if op.weight is None:
+    if op.weight is not None:
+        count, weight = op.weight.shape[0], build.vector(op.weight)
+        build.emit(gain(ctx, x, weight, width=width, count=count, factor=op.factor, label=op.out))
+    elif op.factor != 1.0 or op.bias is None:
         build.emit(scale(ctx, x, width=width, factor=op.factor, label=op.out))
-        return
-    count, weight = op.weight.shape[0], build.vector(op.weight)
-    build.emit(gain(ctx, x, weight, width=width, count=count, factor=op.factor, label=op.out))
+    if op.bias is not None:
+        build.emit(add_bias(ctx, x, build.vector(op.bias), width=width, label=f"{op.out}.bias"))
 
 
 def _ungated_activation(build: PassBuilder, op: ops.Activation) -> None:
@@ -233,7 +235,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
             "least_step most_step step_scale",
         ),
         ops.Residual: Lowering(lower_residual, "x branch out scale"),
-        ops.Scale: Lowering(_scale, "x out factor weight"),
+        ops.Scale: Lowering(_scale, "x out factor weight bias"),
         ops.Sparsify: Lowering(of_streams.lower_sparsify, "x out multiplier"),
         ops.AppendStream: Lowering(of_streams.lower_append_stream, "x y out floor"),
         ops.StreamCoefficients: Lowering(

@@ -49,6 +49,8 @@ def match_normed_sum(body: Body, index: int) -> StreamSum | None:
         return None
     if not isinstance(scale, Scale) or scale.weight is None or scale.weight.shape != (1,):
         return StreamSum(norm, residual)
+    if scale.bias is not None:
+        return StreamSum(norm, residual)
     alone = scale.x == residual.out and body.readers[scale.x] == 1
     return StreamSum(norm, residual, scale if alone else None)
 

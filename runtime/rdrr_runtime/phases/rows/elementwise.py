@@ -20,12 +20,12 @@ class Elementwise(Record):
     """Parameters of elementwise.wgsl.
 
     Attributes:
-        op: `add`, `converted`, `softcap`, `scale` or `gain`.
+        op: `add`, `converted`, `softcap`, `scale`, `gain` or `bias`.
         value: Type of the activations, `f32` or `f16`.
         x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
         factor: The cap for `softcap`, else the factor.
-        gains: For `gain`: elements of the weight, 1 or `width`.
+        gains: For `gain` and `bias`: elements of the weight, 1 or `width`.
     """
 
     shader = "rows/elementwise"
@@ -115,12 +115,32 @@ def gain(
     Raises:
         FormatError: A buffer is too small.
     """
+    return _with_vector(ctx, "gain", x, weight, width, count, factor, label)
+
+
+def add_bias(
+    ctx: OpContext, x: BufferSlice, bias: BufferSlice, *, width: int, label: str
+) -> list[Phase]:
+    """Add a vector, x = x + bias; x is [rows, width], the bias f32 [width]."""
+    return _with_vector(ctx, "bias", x, bias, width, width, 1.0, label)
+
+
+def _with_vector(
+    ctx: OpContext,
+    op: str,
+    x: BufferSlice,
+    weight: BufferSlice,
+    width: int,
+    count: int,
+    factor: float,
+    label: str,
+) -> list[Phase]:
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
     need_floats(f"{label}: weight", weight, count)
     record = Elementwise(
         threads=THREADS,
-        variant="gain",
-        op="gain",
+        variant=op,
+        op=op,
         value=ctx.values,
         x_value=ctx.values,
         width=width,

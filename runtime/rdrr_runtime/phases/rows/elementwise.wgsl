@@ -6,6 +6,8 @@
 // x = FACTOR tanh(x / FACTOR); NaN and infinity stay as they are, so that they are found
 {% elif OP == "gain" %}
 // x = FACTOR weight x
+{% elif OP == "bias" %}
+// x = FACTOR weight + x
 {% else %}
 // x = FACTOR x
 {% endif %}
@@ -15,7 +17,7 @@
 // r  {{ VALUE }} [rows, WIDTH]
 {% elif OP == "converted" %}
 // r  a row in fixed point, see snippets/fixed_point.wgsl
-{% elif OP == "gain" %}
+{% elif OP in ("gain", "bias") %}
 // weight  f32 [GAINS], where GAINS is WIDTH, or 1 for the same factor on all elements
 {% endif %}
 //
@@ -31,13 +33,13 @@ var<storage, read_write> x: array<{{ X_VALUE }}>;
 var<storage, read> r: array<{{ VALUE }}>;
 {% elif OP == "converted" %}
 var<storage, read> r: array<u32>;
-{% elif OP == "gain" %}
+{% elif OP in ("gain", "bias") %}
 var<storage, read> weight: array<f32>;
 {% endif %}
 
 override WIDTH: u32;
 override FACTOR: f32;
-{% if OP == "gain" %}
+{% if OP in ("gain", "bias") %}
 override GAINS: u32;
 {% endif %}
 
@@ -57,6 +59,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let out = select(v, FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0)), is_finite(v));
 {% elif OP == "gain" %}
     let out = FACTOR * weight[i % GAINS] * v;
+{% elif OP == "bias" %}
+    let out = FACTOR * weight[i % GAINS] + v;
 {% else %}
     let out = FACTOR * v;
 {% endif %}
