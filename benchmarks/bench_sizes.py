@@ -1,6 +1,7 @@
 """Compare packages of one size: the usual mix, and types chosen by measured error.
 
     python benchmarks/bench_sizes.py CHECKPOINT --text FILE [--tokens 8000] [--bits 4.6 5.5]
+        [--quality ref best gptq best,gptq] [--layout rows "transposed, fused"]
 
 Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
 predictions (nats a token, with its standard error), perplexity and how often both find the same
@@ -59,13 +60,14 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
     measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
     with closing(rdrr.load(plain, **EXACT)) as base:
         ids = spread(base.encode(text), options.tokens, WINDOW)
-        for layout, arguments in LAYOUTS.items():
+        for layout in options.layout:
+            arguments = LAYOUTS[layout]
             usual = rdrr.convert(options.checkpoint, folder / "usual", overwrite=True, **arguments)
             yield _row(layout, "q4_k_m", usual, base, ids)
             limits = [("its size", {"size": usual.total_size})]
             limits += [(f"{bits} bits", {"bits_per_weight": bits}) for bits in options.bits]
             for name, limit in limits:
-                for quality in ("ref", "best"):
+                for quality in options.quality:
                     chosen = {**arguments, **limit, "quality": quality, "imatrix": matrix}
                     sized = rdrr.convert(options.checkpoint, folder / "a", overwrite=True, **chosen)
                     yield _row(layout, f"{name}, {quality}", sized, base, ids)
@@ -123,6 +125,8 @@ def main() -> int:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
     parser.add_argument("--tokens", type=int, default=8000, help="tokens of the text to evaluate")
+    parser.add_argument("--quality", nargs="*", default=["ref", "best"], help="such as best,gptq")
+    parser.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--bits", type=float, nargs="*", default=[], help="further sizes")
     options = parser.parse_args()
     return finish(partial(run, options))

@@ -162,7 +162,8 @@ class _Work:
             self._plain,
             self.folder / "unrefined",
             self.folder / "encoded",
-            self.text,
+            None if options.text is None else self.text,
+            options.search,
             "cuda" if options.device == "cuda" else "cpu",
         )
         unrefined = replace(

@@ -45,7 +45,7 @@ class LoadedPackage(Closing):
         self.unhonoured_hints = opened.unhonoured
         self.unchecked = opened.unchecked
         self._opened = opened
-        self._codec = _codec(package)
+        self._codec = text_codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
         vocabulary = manifest.architecture.vocab_size
@@ -167,7 +167,7 @@ def has_head(package: Package) -> bool:
     return manifest.model_type != "embedding" or is_tied or "lm_head" in roles
 
 
-def _codec(package: Package) -> TextCodec:
+def text_codec(package: Package) -> TextCodec:
     """Return the tokenizer of a package."""
     from rdrr_runtime.text.tokenizer import TextCodec
 

@@ -34,14 +34,16 @@ class Draft:
         plain: Folder of the package of the source in F32.
         unrefined: Folder of the package without the methods.
         folder: Folder of the stored bytes that replace those of `unrefined`.
-        text: Text to calibrate on.
+        text: Text to calibrate on; None for texts that the model itself writes.
+        search: Search for the scales of a block, one of `QUALITIES`.
         device: Device of torch to compute on.
     """
 
     plain: Path
     unrefined: Path
     folder: Path
-    text: str
+    text: str | None = None
+    search: str = "ref"
     device: str = "cpu"
 
     @cached_property
@@ -88,7 +90,7 @@ class Draft:
 Method = Callable[[Draft], str]
 """Replaces stored bytes of a draft, and returns a note for the user on what it has done."""
 
-_METHODS: Mapping[str, str] = MappingProxyType({})
+_METHODS: Mapping[str, str] = MappingProxyType({"gptq": "rdrr._gptq:gptq"})
 """The module and the function of each method, imported when it is asked for."""
 
 

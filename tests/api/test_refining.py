@@ -17,7 +17,7 @@ def draft(tmp_path, rng):
     convert(source, tmp_path / "plain", quantize="f32")
     options = {"transpose_weights": True, "fuse_gate_up": True}
     convert(source, tmp_path / "unrefined", **options)
-    return Draft(tmp_path / "plain", tmp_path / "unrefined", tmp_path / "encoded", "a text")
+    return Draft(tmp_path / "plain", tmp_path / "unrefined", tmp_path / "encoded")
 
 
 def test_every_weight_has_the_values_of_the_source_in_its_shape(draft):

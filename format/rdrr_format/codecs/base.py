@@ -28,6 +28,9 @@ Quantizer = Callable[[Floats, Floats | None], Bytes]
 Refiner = Callable[[Floats, Floats, Bytes], Bytes]
 # Takes blocks [n, block_bytes]; returns weights [n, block_elements].
 Dequantizer = Callable[[Bytes], Floats]
+# Takes blocks [n, block_bytes] and codes [n, block_elements], uint8 from 0; returns the blocks with
+# these codes and the scales that they had.
+Recoder = Callable[[Bytes, Bytes], Bytes]
 
 # Weights processed at a time. Smaller chunks are no faster on one core, and slower with many
 # threads because every array operation releases and reacquires the GIL.
@@ -45,6 +48,8 @@ class Codec:
         takes_importance: Whether importance weights change the result of the quantizer.
         refiner: Lowers the error of the quantizer's blocks, for the quality `best`; None for scalar
             types.
+        levels: Number of codes of a weight, in which its value is linear; 0 if it is not.
+        recoder: Exchanges the codes of blocks; None where `levels` is 0.
     """
 
     dtype: DType
@@ -52,6 +57,8 @@ class Codec:
     dequantizer: Dequantizer
     takes_importance: bool = False
     refiner: Refiner | None = None
+    levels: int = 0
+    recoder: Recoder | None = None
 
     def row_bytes(self, elements: int) -> int:
         """Return the bytes of a stored row of `elements` weights."""
@@ -127,6 +134,45 @@ class Codec:
             decoded = self.dequantizer(raw.reshape(-1, self.dtype.block_bytes))
             out[part] = decoded.reshape(len(raw), -1)[:, :K]
         return out
+
+    def grid(self, stored: Bytes, K: int) -> tuple[Floats, Floats]:
+        """Return what the codes of rows stand for, for types whose values are linear in them.
+
+        Args:
+            stored: uint8 [n, row_bytes].
+            K: Weights in a row.
+
+        Returns:
+            The value of code 0 and the difference of two codes of each weight, float32 [n, K].
+        """
+        blocks = stored.size // self.dtype.block_bytes
+        first, last = (
+            self.dequantize(
+                self._recoded(stored, np.full((blocks, self.dtype.block_elements), code, np.uint8)),
+                K,
+            )
+            for code in (0, self.levels - 1)
+        )
+        return first, (last - first) / np.float32(self.levels - 1)
+
+    def requantize(self, stored: Bytes, rows: Floats) -> Bytes:
+        """Return stored rows with the same scales, and the codes that are nearest to `rows`.
+
+        Args:
+            stored: uint8 [n, row_bytes].
+            rows: float32 [n, K].
+        """
+        weights = self._padded(rows)
+        first, step = self.grid(stored, weights.shape[1])
+        safe = np.where(step == 0, np.float32(1), step)
+        with np.errstate(over="ignore"):
+            codes = np.rint((weights - first) / safe)
+        return self._recoded(stored, np.clip(codes, 0, self.levels - 1).astype(np.uint8))
+
+    def _recoded(self, stored: Bytes, codes: Bytes) -> Bytes:
+        assert self.recoder is not None, "only for types whose values are linear in their codes"
+        blocks = stored.reshape(-1, self.dtype.block_bytes)
+        return self.recoder(blocks, codes.reshape(len(blocks), -1)).reshape(len(stored), -1)
 
     def _chunks(self, shape: tuple[int, ...]) -> list[slice]:
         rows, elements = shape

@@ -32,9 +32,21 @@ def _pack(rows: int, scales: Bytes, codes: Bytes) -> Bytes:
     return np.concatenate([scales, pack_nibbles(codes)], axis=1).reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :2], codes)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     codes = unpack_nibbles(blocks[:, 2:]).astype(np.float32)
     return (codes - np.float32(8)) * f16_floats(blocks[:, :2])[:, None]
 
 
-Q4_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q4_0 = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=16,
+    recoder=_recode,
+)

@@ -33,6 +33,10 @@ def _pack(rows: int, head: Bytes, codes: Bytes) -> Bytes:
     return out.reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :16], codes.reshape(-1, 8, 32))
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     scales, mins = unpack_scales(blocks[:, 4:16])
     steps = f16_floats(blocks[:, 0:2])[:, None] * scales
@@ -46,4 +50,12 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q4_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q4_K = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=16,
+    recoder=_recode,
+)

@@ -34,6 +34,10 @@ def _pack(rows: int, head: Bytes, codes: Bytes) -> Bytes:
     return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :16], codes.reshape(-1, 8, 32))
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     scales, mins = unpack_scales(blocks[:, 4:16])
     steps = f16_floats(blocks[:, 0:2])[:, None] * scales
@@ -48,4 +52,12 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q5_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q5_K = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=32,
+    recoder=_recode,
+)

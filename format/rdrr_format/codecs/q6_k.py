@@ -72,6 +72,10 @@ def _pack(codes: Bytes) -> Bytes:
     return np.concatenate([low.reshape(-1, 128), high.reshape(-1, 64)], axis=1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return np.concatenate([_pack(codes.reshape(-1, 2, 4, 32)), blocks[:, 192:]], axis=1)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     low = blocks[:, :128].reshape(-1, 2, 2, 32)
     high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
@@ -87,4 +91,12 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q6_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q6_K = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=64,
+    recoder=_recode,
+)

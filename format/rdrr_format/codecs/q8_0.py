@@ -37,8 +37,12 @@ def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
     return np.concatenate([scales, centred.view(np.uint8)], axis=1).reshape(len(rows), -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return np.concatenate([blocks[:, :2], codes - np.uint8(127)], axis=1)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     return f16_floats(blocks[:, :2])[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-Q8_0 = Codec(_DTYPE, _quantize, _dequantize, refiner=_refine)
+Q8_0 = Codec(_DTYPE, _quantize, _dequantize, refiner=_refine, levels=255, recoder=_recode)

@@ -172,17 +172,24 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
     """Store the keys and values of the pass, if any, then attend to all valid slots."""
     if run.segments is not None and not op.causal:
         return _attend_within_texts(run, op, run.segments)
-    end, seen = run.base + len(run.ids), run.images
+    seen, end = run.images, run.base + len(run.ids) // (run.texts or 1)
+
+    def heads_of(name: str, heads: int) -> Tensor:
+        vectors: Tensor = run.values[name].unflatten(-1, (heads, op.head_dim))
+        if run.texts is not None:
+            vectors = vectors.unflatten(0, (run.texts, -1))
+        return vectors
+
     cache, bias = run.memory.cache[op.layer], run.optional(op.bias)
     for index, name in enumerate((op.k, op.v)):
         if name is None:
             continue
-        heads = run.values[name].unflatten(-1, (op.kv_heads, op.head_dim))
-        cache[index][:, run.base : end] = heads.transpose(0, 1)
+        heads = heads_of(name, op.kv_heads)
+        cache[index][..., run.base : end, :] = heads.transpose(-3, -2)
     return attention(
-        run.values[op.q].unflatten(-1, (op.heads, op.head_dim)),
-        cache[0][:, :end],
-        cache[1][:, :end],
+        heads_of(op.q, op.heads),
+        cache[0][..., :end, :],
+        cache[1][..., :end, :],
         op.scale,
         base=run.base,
         window=op.window or 0,
@@ -196,7 +203,7 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
         bias=None
         if bias is None
         else distance_bias(bias, op.bias_distance, range(run.base, end), end),
-    ).flatten(-2)
+    ).reshape(len(run.ids), -1)
 
 
 def _gate(run: ReferencePass, op: ops.GatedActivation) -> Tensor:

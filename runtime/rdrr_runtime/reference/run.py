@@ -74,6 +74,8 @@ class ReferencePass:
         segments: The texts of the rows, which attend to their own text only; None for one text.
         uncertain: Number of last rows that a later pass may take back; states do not absorb them.
         images: Features of the rows that are images; None if all are text.
+        texts: Number of texts of equal length, whose rows follow each other and attend to the rows
+            of their own text; caches then have an axis of texts in front. None for one text.
     """
 
     memory: ReferenceMemory
@@ -85,6 +87,7 @@ class ReferencePass:
     uncertain: int = 0
     segments: Segments | None = None
     images: PassImages | None = None
+    texts: int | None = None
 
     @property
     def slots(self) -> Tensor:

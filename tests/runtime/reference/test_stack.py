@@ -1,0 +1,66 @@
+"""Texts that run together op by op compute what each computes alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr_manifests.graph.ops import Head
+from rdrr_manifests.package import open_package
+from rdrr_runtime.reference import stack
+from rdrr_runtime.reference.forward import ReferenceModel
+from rdrr_runtime.reference.stack import TextStack
+from support.checkpoints import make_model, save_checkpoint
+from support.tiny_models import ALL_MODELS
+
+TEXTS, ROWS = 3, 7
+
+
+def graph_of(name, rng, tmp_path):
+    tiny = next(model for model in ALL_MODELS if model.model_type == name)
+    save_checkpoint(make_model(tiny, rng), tmp_path / "source", dtype="float32")
+    rdrr.convert(tmp_path / "source", tmp_path / "package", quantize="f32")
+    package = open_package(tmp_path / "package")
+    names = [use.name for use in package.graph.weights()]
+    return package.graph, {
+        name: torch.from_numpy(np.ascontiguousarray(package.dequantize(name))) for name in names
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3n_text", "qwen3_moe", "qwen3_next", "deepseek_v3"]
+)
+def test_a_walk_has_the_hidden_states_of_each_text(tmp_path, rng, name, monkeypatch):
+    monkeypatch.setattr(stack, "SCORES", 1 << 9)  # attention takes a few texts at once
+    graph, weights = graph_of(name, rng, tmp_path)
+    ids = torch.from_numpy(rng.integers(3, graph.vocab_size, (TEXTS, ROWS)))
+    ops = []
+    for op, run in TextStack(graph, weights, TEXTS, ROWS).walk(ids):
+        ops.append(op)
+        held = set(run.values)
+    assert tuple(ops) == graph.ops
+    assert isinstance(op, Head)
+    assert held == {op.x}  # all else is freed
+    for text, hidden in zip(ids, run.values[op.x].unflatten(0, (TEXTS, ROWS)), strict=True):
+        alone = ReferenceModel(graph, weights, ROWS).hidden(text.tolist(), 0)
+        torch.testing.assert_close(hidden, alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_sampled_tokens_follow_the_predictions_and_the_seed(tmp_path, rng, name):
+    graph, weights = graph_of(name, rng, tmp_path)
+    head = graph.ops[-1].weight.name
+    starts = torch.from_numpy(rng.integers(3, graph.vocab_size, (TEXTS, 2)))
+
+    def sample(weights, seed):
+        return TextStack(graph, weights, TEXTS, ROWS).sample(starts, ROWS, seed)
+
+    assert torch.equal(sample(weights, 0), sample(weights, 0))
+    assert not torch.equal(sample(weights, 0), sample(weights, 1))
+    # Logits that are far apart leave no choice but the most probable token.
+    certain = {**weights, head: weights[head] * 1e5}
+    ids = sample(certain, 0)
+    for text in ids:
+        logits = ReferenceModel(graph, certain, ROWS).forward(text[:-1].tolist(), 0, all_rows=True)
+        assert torch.equal(logits.argmax(1)[1:], text[2:])
