@@ -96,13 +96,6 @@ def _block(rule: ArchitectureRule, config: Config, text: Architecture, tensors: 
     # A tower whose configuration does not say how wide its output is has that of the text model.
     sizes = {"output_size": text.hidden_size, **read_block(rule.sizes, config)}
     block = Vision.model_validate(sizes)
-    if text.hidden_size_per_layer_input:
-        raise ConversionError(
-            "tokens of images would need inputs of each layer of the text model",
-            where="the text model",
-            expected="no `hidden_size_per_layer_input`",
-            found=text.hidden_size_per_layer_input,
-        )
     if block.num_layers > tensors:
         raise config.fault("the number of layers", f"at most {tensors}", block.num_layers)
     if block.output_size != text.hidden_size:
@@ -131,11 +124,14 @@ def _tensors(
         "head": block.head_dim,
         "axes": 2,
         "places": block.position_grid,
+        "limits": 4,
+        "one": 1,
     }
     finder = Finder(source, rule, Shapes(dimensions, None))
     tensors = []
     for expected in expected_tensors(rule, config, block.num_layers, None):
-        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
+        name = expected.fill(expected.rule.name)
+        tensor = finder.find(expected) or finder.join(expected)
         if tensor is None and not is_required(expected.rule, config):
             continue
         if tensor is None:
