@@ -40,7 +40,7 @@ class Towers:
         self.model, self.rng = make_multimodal("gemma3", rng, TOWER), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma3ImageProcessor", "size": SIZE}
-        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings))
+        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings), "utf-8")
         self.convert(folder)
 
     def convert(self, folder: Path) -> None:
@@ -104,7 +104,7 @@ class TowersOfGemma4(Towers):
         self.model, self.rng = make_gemma4(rng, {"num_hidden_layers": 2, **tower}), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
-        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings))
+        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings), "utf-8")
         self.convert(folder)
 
     def expected(self, image: ImagePatches) -> np.ndarray:
