@@ -11,17 +11,25 @@ from support.checkpoints import make_multimodal
 
 PATCH = 16
 
+_CENTRES = {"std_bias": 0.0, "std_scale": 1.0, "min": -1.2, "max": 1.2}
+"""Middles of buffers, which transformers leaves as they are."""
+
 
 def make_gemma4(rng: np.random.Generator, tower: dict[str, Any], **text: Any) -> Any:
-    """Build a tiny Gemma 4 that sees, whose features are standardized."""
+    """Build a tiny Gemma 4 that sees; its features are standardized, or its products limited."""
     sizes = {"num_key_value_heads": 2, "position_embedding_size": 48}
-    tower = {"standardize": True, **sizes, **tower}
+    limits = tower.get("use_clipped_linears", False)
+    tower = {"standardize": not limits, **sizes, **tower}
     text = {"hidden_size_per_layer_input": 0, **text}
     model = make_multimodal("gemma4", rng, tower, **text)
     body = model.model.vision_tower
-    for vector, centre in ((body.std_bias, 0.0), (body.std_scale, 1.0)):
-        values = centre + 0.3 * rng.standard_normal(vector.shape)
-        vector.copy_(torch.from_numpy(values.astype(np.float32)))
+    for name, vector in body.named_buffers():
+        centre = _CENTRES.get(
+            name.rpartition(".")[2].removeprefix("input_").removeprefix("output_")
+        )
+        if centre is not None:
+            values = centre + 0.3 * rng.standard_normal(vector.shape)
+            vector.copy_(torch.from_numpy(np.asarray(values, np.float32)))
     return model
 
 

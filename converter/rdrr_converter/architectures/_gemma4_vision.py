@@ -15,6 +15,7 @@ from rdrr_converter.architectures.config import Config
 
 _THETA = 100.0
 _SEEN_WHOLE = "text_config.use_bidirectional_attention"
+_PAD, _LAYER_INPUT = "text_config.pad_token_id", "text_config.hidden_size_per_layer_input"
 _BODY, _EMBEDDER = "model.vision_tower.", "embed_vision.embedding_projection"
 _PARTS = [
     *(f"self_attn.{part}_proj" for part in "qkvo"),
@@ -30,7 +31,8 @@ _WITHOUT_EFFECT = ("default_output_length", "global_head_dim", "max_position_emb
 """Keys that transformers does not read: positions end with their embedding, the number of tokens is
 the image processor's, and all layers have heads of one size."""
 
-_STANDARDIZES = read.flag("standardize")
+_STANDARDIZES, _CLIPS = read.flag("standardize"), read.flag("use_clipped_linears")
+_LIMITS = tuple(f"{side}_{end}" for side in ("input", "output") for end in ("min", "max"))
 
 
 def _heads(config: Config) -> int:
@@ -39,10 +41,19 @@ def _heads(config: Config) -> int:
     for key, number in (("num_key_value_heads", heads), ("head_dim", size // heads)):
         if config.integer(key) != number:
             raise config.fault(key, str(number), config.get(key))
-    if config.flag("use_clipped_linears"):
-        expected = "false: products with limits of their own are not computed by this version"
-        raise config.fault("use_clipped_linears", expected, True)
     return heads
+
+
+def _limits(config: Config) -> bool:
+    """Rule: whether products have limits.
+
+    Raises:
+        SourceError: Inputs of the text model's layers are not those of token 0 for images.
+    """
+    pad = config.get(_PAD)
+    if config.get(_LAYER_INPUT) and pad not in (None, 0):
+        raise config.fault(_PAD, "0, whose inputs tokens of images have", pad)
+    return config.flag("use_clipped_linears")
 
 
 def _rope_theta(config: Config) -> float:
@@ -104,6 +115,7 @@ GEMMA4_VISION = ArchitectureRule(
         "num_attention_heads": _heads,
         "activation": read.activation("hidden_activation"),
         "form": "rms_norm",
+        "limits": _limits,
         "norm_eps": read.number("rms_norm_eps"),
         "position_grid": read.integer("position_embedding_size"),
         "position_sampling": "separate",
@@ -130,6 +142,10 @@ GEMMA4_VISION = ArchitectureRule(
             for part in _PARTS[4:6]
         ),
         TensorRule(f"{vision.LAYER}{_PARTS[6]}.weight", "matmul", ("hidden", "inner")),
+        *(
+            TensorRule(f"{vision.LAYER}{part}.limits", "other", ("limits", "one"), _CLIPS)
+            for part in _PARTS
+        ),
         TensorRule(f"{vision.MERGER}shift", "bias", ("hidden",), required=_STANDARDIZES),
         TensorRule(f"{vision.MERGER}scale", "norm", ("hidden",), required=_STANDARDIZES),
         TensorRule(
@@ -144,9 +160,15 @@ GEMMA4_VISION = ArchitectureRule(
         **{f"{vision.LAYER}self_attn.{part}_proj.weight": _rows_of_heads for part in "qk"},
         **{f"{vision.LAYER}self_attn.{part}_norm.weight": _rows_of_head for part in "qk"},
     },
+    joined={
+        f"{vision.LAYER}{part}.limits": tuple(
+            f"{_BODY}encoder.layers.{{layer}}.{part}.{name}" for name in _LIMITS
+        )
+        for part in _PARTS
+    },
     body=_BODY,
     prefixes=(_BODY, "vision_tower."),
-    beside=(_SEEN_WHOLE,),
+    beside=(_SEEN_WHOLE, _PAD, _LAYER_INPUT),
     names={
         "model.embed_tokens": f"{_BODY}patch_embedder.input_proj",  # this tells the prefix
         vision.PATCHES: f"{_BODY}patch_embedder.input_proj",

@@ -244,6 +244,8 @@ class ArchitectureRule:
         beside: For a tower: keys of its configuration that stand beside `vision_config`, as paths.
         row_order: Rules for the rows of stored matrices, or elements of vectors, in the order that
             the runtime needs, by canonical names; only for towers.
+        joined: Names in checkpoints of the scalars that a tensor consists of, by canonical names;
+            only for towers.
     """
 
     name: str
@@ -294,6 +296,7 @@ class ArchitectureRule:
     tower: ArchitectureRule | None = None
     beside: tuple[str, ...] = ()
     row_order: Mapping[str, Callable[[Config], list[int]]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

@@ -74,6 +74,22 @@ class Finder:
             self._join_rows(expected)
         return self._parts.get(name)
 
+    def join(self, expected: ExpectedTensor) -> SourceTensor | None:
+        """Join the scalars that a tensor consists of, [scalars, 1]; None if one is missing.
+
+        Raises:
+            SourceError: One is no scalar.
+        """
+        joined = self._rule.joined.get(expected.rule.name, ())
+        names = [self.name_in_source(expected.fill(name)) for name in joined]
+        parts = [self._tensors[name] for name in names if name in self._tensors]
+        if not names or len(parts) < len(names):
+            return None
+        for part in parts:
+            part.need_shape(())
+        self.used.update(names)
+        return join_rows(expected.fill(expected.rule.name), parts)
+
     def _gated(self, tensor: SourceTensor, expected: ExpectedTensor) -> SourceTensor:
         """Return a matrix with the gates of its heads, if the checkpoint has them apart."""
         name = self._rule.head_gate(expected.fill(expected.rule.name))

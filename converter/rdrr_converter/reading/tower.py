@@ -103,13 +103,6 @@ def _block(rule: ArchitectureRule, config: Config, text: Architecture, tensors: 
     # A tower whose configuration does not say how wide its output is has that of the text model.
     sizes = {"output_size": text.hidden_size, **read_block(rule.sizes, config)}
     block = Vision.model_validate(sizes)
-    if text.hidden_size_per_layer_input:
-        raise ConversionError(
-            "tokens of images would need inputs of each layer of the text model",
-            where="the text model",
-            expected="no `hidden_size_per_layer_input`",
-            found=text.hidden_size_per_layer_input,
-        )
     if block.num_layers > tensors:
         raise config.fault("the number of layers", f"at most {tensors}", block.num_layers)
     if block.output_size != text.hidden_size:
@@ -128,7 +121,8 @@ def _tensors(
     finder = Finder(source, rule, tower_shapes(config, block))
     tensors = []
     for expected in expected_tensors(rule, config, block.num_layers, None):
-        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
+        name = expected.fill(expected.rule.name)
+        tensor = finder.find(expected) or finder.join(expected)
         if tensor is None and not is_required(expected.rule, config):
             continue
         if tensor is None:
@@ -156,5 +150,7 @@ def tower_shapes(config: Config, block: Vision) -> Shapes:
         "head": block.head_dim,
         "axes": 2,
         "places": block.position_grid,
+        "limits": 4,
+        "one": 1,
     }
     return Shapes(dimensions, None)

@@ -9,7 +9,7 @@ In the form `rms_norm` there are no biases, a norm follows each branch as well, 
 the merger. `merged` makes one row of the patches of a token, which follow each other, and `merger`
 is down(gelu(up(x))), a product, or a product with the mean of the patches. Attention is that of
 encoders, within each frame, with rows and columns of patches as the positions of its rope, if it
-has one. Its ops are those of text models, and four more; the host computes rope and interpolation
+has one. Its ops are those of text models, and five more; the host computes rope and interpolation
 from the grid.
 
 The tensors have names of their own, to which the converter brings those of checkpoints.
@@ -107,7 +107,24 @@ class MeanOfParts:
     shift: WeightUse | None = None
 
 
-VisionOp = Op | Patches | InterpolatedPositions | MergeRows | MeanOfParts
+@dataclass(frozen=True)
+class Limit:
+    """out = min(max(x, least), most).
+
+    Attributes:
+        limits: [4, 1], least and most input of a product, then least and most output.
+        width: Elements of a row.
+        of_output: Whether the limits are those of the output.
+    """
+
+    x: Value
+    out: str
+    limits: WeightUse
+    width: int
+    of_output: bool
+
+
+VisionOp = Op | Patches | InterpolatedPositions | MergeRows | MeanOfParts | Limit
 
 
 def values_of(op: VisionOp) -> tuple[str, ...]:
@@ -133,7 +150,8 @@ class VisionGraph:
 
     def weights(self) -> tuple[WeightUse, ...]:
         """Return every tensor that the graph reads, in order of first use."""
-        return tuple(use for op in self.ops for use in uses(cast(Op, op)))  # likewise
+        read = (use for op in self.ops for use in uses(cast(Op, op)))  # likewise
+        return tuple(dict.fromkeys(read))
 
 
 class _Builder:
@@ -166,6 +184,15 @@ class _Builder:
         vector = _vector(f"{stem}.bias", shape[0]) if bias and self.is_plain else None
         return self.add(Linear(x, out, weight, vector))
 
+    def product(self, x: str, out: str, stem: str, shape: tuple[int, int]) -> str:
+        """Append a product of a layer, with its limits if it has some."""
+        if not self.vision.limits:
+            return self.linear(x, out, stem, shape)
+        limits = WeightUse(f"{stem}.limits", (4, 1), WeightKind.TABLE)
+        x = self.add(Limit(x, f"{out}_limited", limits, shape[1], of_output=False))
+        y = self.linear(x, f"{out}_product", stem, shape)
+        return self.add(Limit(y, out, limits, shape[0], of_output=True))
+
     def begin(self) -> str:
         vision = self.vision
         x = self.add(Patches("v.patches", vision.patch_inputs))
@@ -191,7 +218,7 @@ class _Builder:
         vision, name, stem = self.vision, f"v{number}", LAYER.format(layer=number)
         size, heads = vision.hidden_size, vision.num_attention_heads
         q, k, v = (
-            self.linear(hidden, f"{name}.{part}", f"{stem}self_attn.{part}_proj", (size, size))
+            self.product(hidden, f"{name}.{part}", f"{stem}self_attn.{part}_proj", (size, size))
             for part in "qkv"
         )
         dim = vision.head_dim
@@ -207,20 +234,20 @@ class _Builder:
         attended = self.add(
             Attention(q, k, v, f"{name}.attn", CACHE, heads, heads, dim, scale, causal=False)
         )
-        return self.linear(attended, f"{name}.attn_out", f"{stem}self_attn.o_proj", (size, size))
+        return self.product(attended, f"{name}.attn_out", f"{stem}self_attn.o_proj", (size, size))
 
     def feed_forward(
         self, x: str, stem: str, widths: tuple[int, int, int], activation: str | None = None
     ) -> str:
         inputs, inner, outputs = widths
         name = activation or ACTIVATIONS[self.vision.activation]
-        up = self.linear(x, f"{stem}up", f"{stem}up_proj", (inner, inputs))
+        up = self.product(x, f"{stem}up", f"{stem}up_proj", (inner, inputs))
         if self.is_plain:
             active = self.add(Activation(up, f"{stem}active", name, inner))
         else:
-            gate = self.linear(x, f"{stem}gate", f"{stem}gate_proj", (inner, inputs))
+            gate = self.product(x, f"{stem}gate", f"{stem}gate_proj", (inner, inputs))
             active = self.add(GatedActivation(gate, up, f"{stem}active", name, inner))
-        return self.linear(active, f"{stem}out", f"{stem}down_proj", (outputs, inner))
+        return self.product(active, f"{stem}out", f"{stem}down_proj", (outputs, inner))
 
     def merge(self, x: str, stem: str, *, norm_first: bool) -> str:
         """Append what makes tokens of patches; the norm is that of patches, or of tokens."""

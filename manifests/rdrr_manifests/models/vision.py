@@ -29,6 +29,7 @@ class Vision(Block):
             feed-forward without a gate, and biases. `rms_norm`: RMSNorms before and after attention
             and a gated feed-forward, and of the heads of queries, keys and, without gains, values;
             scores are not divided by the root of the head dimension, and there are no biases.
+        limits: Whether each product of the layers limits its inputs and its outputs.
         norm_eps: Epsilon of the norms.
         position_grid: Rows and columns of the learned position embedding.
         position_sampling: How it is read for an image of other rows and columns: `bilinear`,
@@ -60,6 +61,7 @@ class Vision(Block):
     num_attention_heads: int = Field(gt=0)
     activation: Literal["gelu", "gelu_erf", "silu", "relu"]
     form: Annotated[Literal["layer_norm", "rms_norm"], WRITTEN_IF_SET] = "layer_norm"
+    limits: Annotated[bool, WRITTEN_IF_SET] = False
     norm_eps: float = Field(gt=0)
     position_grid: int = Field(gt=0, le=1 << 14)
     position_sampling: Annotated[PositionSampling, WRITTEN_IF_SET] = "bilinear"

@@ -327,7 +327,9 @@ def seen_images(package: Package) -> SeenImages | None:
     vision, table = package.manifest.vision, package.graph.ops[0]
     if vision is None or not isinstance(table, Embed):
         return None
-    rows = max(package.graph.vocab_size, table.weight.shape[0])
+    # Beyond all tables, so that inputs of layers are those of token 0.
+    tables = (table, *package.graph.further_tables)
+    rows = max(package.graph.vocab_size, *(other.weight.shape[0] for other in tables))
     return SeenImages(
         rows,
         len(vision.taps),

@@ -110,6 +110,9 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
         case vision.MeanOfParts():
             mean = op.factor * run.values[op.x].reshape(-1, op.parts, op.width).mean(dim=1)
             return mean if op.shift is None else mean - run.weight(op.shift)
+        case vision.Limit():
+            least, most = run.weight(op.limits).reshape(2, 2)[int(op.of_output)]
+            return run.values[op.x].clamp(least, most)
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:

@@ -12,7 +12,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_format.errors import UsageError
 from rdrr_manifests.models import Manifest
-from rdrr_manifests.package import validate
+from rdrr_manifests.package import open_package, validate
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import edit_vision, make_multimodal, write_tokenizer
 from support.gemma_images import make_gemma4
@@ -272,7 +272,7 @@ def test_a_tower_of_gemma_4_states_its_form_and_which_layers_see_images_whole(of
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (stating(use_clipped_linears=True), "use_clipped_linears cannot be used"),
+        (stating(use_clipped_linears=True), "a tensor is missing"),
         (stating(num_key_value_heads=1), "num_key_value_heads cannot be used"),
         (stating(rope_parameters={"rope_type": "yarn"}), "rope_type axial"),
         (without("std_scale"), "a tensor is missing"),
@@ -289,13 +289,27 @@ def test_a_tower_of_gemma_4_that_cannot_be_used_is_left_out_and_the_note_says_wh
     assert why in note
 
 
-def test_a_tower_whose_tokens_would_need_inputs_of_each_layer_is_left_out(rng, tmp_path):
+def test_the_limits_of_products_are_tensors_and_inputs_of_layers_those_of_token_0(rng, tmp_path):
+    folder = tmp_path / "model"
     sizes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384}
-    make_gemma4(rng, {}, **sizes).save_pretrained(tmp_path / "model")
-    write_tokenizer(tmp_path / "model")
-    (note,) = convert(tmp_path / "model", tmp_path / "out", dry_run=True).notes[:1]
+    make_gemma4(rng, {"use_clipped_linears": True}, **sizes).save_pretrained(folder)
+    write_tokenizer(folder)
+    convert(folder, tmp_path / "out", quantize="f16")
+    manifest, stored = manifest_of(tmp_path / "out"), load_file(folder / "model.safetensors")
+    assert manifest.vision is not None
+    assert manifest.vision.limits
+    name = "visual.layers.0.mlp.up_proj"
+    limits = open_package(tmp_path / "out").dequantize(f"{name}.limits")
+    module = "model.vision_tower.encoder.layers.0.mlp.up_proj"
+    ends = ("input_min", "input_max", "output_min", "output_max")
+    assert limits[:, 0].tolist() == [stored[f"{module}.{end}"].item() for end in ends]
+    # Elsewhere tokens of images would need the inputs of another token.
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["text_config"]["pad_token_id"] = 3
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (note,) = convert(folder, tmp_path / "text", dry_run=True).notes[:1]
     assert note.startswith(UNUSABLE)
-    assert "inputs of each layer" in note
+    assert "pad_token_id cannot be used" in note
 
 
 def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):

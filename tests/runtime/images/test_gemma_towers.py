@@ -40,9 +40,7 @@ class Towers:
         self.model, self.rng = make_multimodal("gemma3", rng, TOWER), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma3ImageProcessor", "size": SIZE}
-        (folder / "model/preprocessor_config.json").write_text(
-            json.dumps(settings), encoding="utf-8"
-        )
+        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings), "utf-8")
         self.convert(folder)
 
     def convert(self, folder: Path) -> None:
@@ -102,14 +100,11 @@ def test_rows_and_columns_of_an_image_are_told_apart(towers):
 class TowersOfGemma4(Towers):
     """The same for Gemma 4, whose images have any number of squares of 3 x 3 patches."""
 
-    def __init__(self, folder: Path, rng: np.random.Generator) -> None:
-        tower = {"num_hidden_layers": 2}
-        self.model, self.rng = make_gemma4(rng, tower), rng
+    def __init__(self, folder: Path, rng: np.random.Generator, **tower: Any) -> None:
+        self.model, self.rng = make_gemma4(rng, {"num_hidden_layers": 2, **tower}), rng
         self.model.save_pretrained(folder / "model")
         settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
-        (folder / "model/preprocessor_config.json").write_text(
-            json.dumps(settings), encoding="utf-8"
-        )
+        (folder / "model/preprocessor_config.json").write_text(json.dumps(settings), "utf-8")
         self.convert(folder)
 
     def expected(self, image: ImagePatches) -> np.ndarray:
@@ -169,3 +164,17 @@ def test_rows_and_columns_of_gemma_4_are_told_apart(of_gemma4):
 def test_an_image_with_more_rows_than_the_tower_has_positions_is_refused(of_gemma4):
     with pytest.raises(GenerationError, match="at most 48, found 51 x 3"):
         CpuTower(of_gemma4.packages["f32"]).encode(patches_of_gemma4(of_gemma4.rng, 51, 3))
+
+
+def test_products_with_limits_are_those_of_transformers(rng, tmp_path, device):
+    """The limits lie within the values, so that without them the features are others."""
+    towers = TowersOfGemma4(tmp_path, rng, use_clipped_linears=True)
+    package, image = towers.packages["f32"], patches_of_gemma4(rng, 6, 9)
+    expected = towers.expected(image)
+    assert worst(CpuTower(package), image, expected) <= CPU
+    with closing(GpuTower(package, device)) as tower:
+        assert worst(tower, image, expected) <= 1e-3
+    for name, buffer in towers.model.model.vision_tower.named_buffers():
+        if name.endswith(("_min", "_max")):
+            buffer.mul_(100)
+    assert worst(CpuTower(package), image, towers.expected(image)) > HALF

@@ -1,4 +1,4 @@
-"""Lowering of vision towers: the ops of text models, and the four that only towers have.
+"""Lowering of vision towers: the ops of text models, and the five that only towers have.
 
 Merging patches changes nothing in memory: the patches of a token follow each other, so the buffer
 of the patches is that of the tokens, with fewer rows. What follows has a step, a workspace and a
@@ -24,6 +24,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rows.interpolate import interpolate
+from rdrr_runtime.phases.rows.limit import limit
 from rdrr_runtime.phases.rows.mean_rows import MeanForm, mean_rows
 
 _OUTSIDE = "patches"
@@ -154,6 +155,11 @@ def _lower(
             shift = None if op.shift is None else inputs.vectors[op.shift.name]
             rows, form = inputs.of_token, MeanForm(op.width, op.factor, shift)
             build.emit(mean_rows(build.ctx, rows, x, y, form, label=op.out))
+            build.values.mark_read(op.x)
+        case vision.Limit():
+            x, y = build.values.get(op.x), build.values.allocate(op.out, op.width)
+            limits, first = inputs.vectors[op.limits.name], 2 * op.of_output
+            build.emit(limit(build.ctx, x, limits, y, width=op.width, first=first, label=op.out))
             build.values.mark_read(op.x)
         case vision.MergeRows():
             raise AssertionError("`lower_tower` begins another part here")
