@@ -137,7 +137,7 @@ test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the b
 	RDRR_TEST_WEB=1 $(if $(SHORT),RDRR_TEST_COVER=1) $(BIN)/python -m pytest -q tests/web
 
 test-serve: $(VENV)/installed-dev ## Run all tests of the server, with further clients from PyPI.
-	@$(PIP) install --quiet -c constraints.txt litellm llm 'lm-eval[api]'
+	@$(PIP) install --quiet -c constraints.txt litellm llm 'lm-eval[api]' 'ray[serve]'
 	$(BIN)/python -m pytest -q tests/api/serve tests/runtime/decode/test_scheduler.py tests/runtime/reference/test_batch.py
 
 clean: ## Remove .venv, the archives and what the demo made.

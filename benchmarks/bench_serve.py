@@ -4,8 +4,10 @@
 
 The package has random weights. Each client is a thread of another process, which sends one streamed
 completion after the other over loopback; prompts have 64 to 512 tokens. The table shows new tokens
-per second of all clients together, their ratio to `generate_batch` with as many texts, the time to
-the first token, and the time between two events of a stream. The last line is one JSON object.
+per second of all clients together, their ratio to `generate_batch` with as many texts and to
+llama.cpp's batches (`--peer`: the same prompts and given tokens, without a server and without
+sampling), the time to the first token, and the time between two events of a stream. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _prepared import Clock, package
+from _prepared import Clock, gguf_file, package
 from _script import add_adapter, finish, table
 from configured_shapes import ALL_SHAPES
 
@@ -47,6 +49,26 @@ def batch_rate(model: Any, texts: Sequence[Sequence[int]], tokens: int) -> float
     start = time.perf_counter()
     answers = model.generate_batch(texts, **options)
     return sum(len(answer.token_ids) for answer in answers) / (time.perf_counter() - start)
+
+
+def peer_rates(options: argparse.Namespace, work: Path, vocabulary: int) -> dict[int, float]:
+    """Return new tokens per second of llama.cpp with the same prompts, without a server."""
+    from peers.llama_cpp import LlamaCpp, PeerContext, PeerModel, unpacked
+
+    rates = {}
+    with ExitStack() as stack:
+        library = LlamaCpp(stack.enter_context(unpacked(options.peer)))
+        path = gguf_file(work, options.shape, options.quantize, Clock())
+        model = PeerModel(library, path, library.device(options.peer_device))
+        stack.callback(model.close)
+        for clients in options.clients:
+            slots = {"context": CONTEXT * clients, "sequences": clients, "outputs": clients}
+            context = PeerContext(model, **slots)
+            texts = prompts(clients, vocabulary, 0)
+            context.batch(texts, options.tokens)
+            rates[clients] = clients * options.tokens / context.batch(texts, options.tokens)
+            context.close()
+    return rates
 
 
 @contextmanager
@@ -138,6 +160,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 figures = json.loads(done.stdout.splitlines()[-1])
                 rate = figures["texts"] * options.tokens / figures["seconds"]
                 rows.append({"clients": clients, "rate": rate, "batch": rates[clients], **figures})
+        if options.peer is not None:
+            for row, rate in zip(rows, peer_rates(options, work, vocabulary).values(), strict=True):
+                row["peer"] = rate
     facts = {"adapter": adapter, "shape": options.shape, "quantize": options.quantize}
     return show({**facts, "rows": rows})
 
@@ -145,12 +170,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def show(record: dict[str, Any]) -> dict[str, Any]:
     """Print the table of a record and return the record."""
     print(f"\n{record['shape']}, {record['quantize']}, on {record['adapter']}")
-    head = ("clients", "tokens/s", "of generate_batch", "first token, ms", "between events, ms")
+    head = (
+        "clients",
+        "tokens/s",
+        "of generate_batch",
+        "of llama.cpp",
+        "first token, ms",
+        "between events, ms",
+    )
     rows = [
         (
             str(row["clients"]),
             f"{row['rate']:.0f}",
             f"{row['rate'] / row['batch']:.2f}",
+            f"{row['rate'] / row['peer']:.2f}" if "peer" in row else "",
             f"{row['first'][0]} (99 %: {row['first'][1]})",
             f"{row['gap'][0]} (99 %: {row['gap'][1]})",
         )
@@ -169,6 +202,8 @@ def main() -> int:
     add("--clients", type=int, nargs="+", default=[1, 8, 32], help="clients at a time")
     add("--texts", type=int, default=4, help="texts of each client that are measured")
     add("--tokens", type=int, default=128, help="new tokens of each text")
+    add("--peer", type=Path, help="llama.cpp's libraries: npm tarball or folder")
+    add("--peer-device", default="Vulkan", help="part of the name of llama.cpp's device")
     add("--work", type=Path, help="folder for the files that are made")
     add("--client", type=int, metavar="PORT", help=argparse.SUPPRESS)
     add("--vocabulary", type=int, help=argparse.SUPPRESS)

@@ -5,11 +5,11 @@ The converter knows no runtime, so the runs are here.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from rdrr_converter.options import ConvertKeywords, ConvertOptions
 from rdrr_format.errors import UsageError
@@ -21,6 +21,7 @@ from rdrr._texts import read_text
 
 if TYPE_CHECKING:
     from rdrr_converter.output.report import ConversionResult
+    from rdrr_converter.plan import EncodedTensors
     from rdrr_converter.progress import ProgressCallback
 
 WINDOW, TOKENS = 256, 8192
@@ -71,36 +72,104 @@ def convert(
     from rdrr_converter.convert import convert as convert_checkpoint
 
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
-    is_limited = chosen.size is not None or chosen.bits_per_weight is not None
-    needs_sensitivity = is_limited and chosen.imatrix is None
-    if not needs_sensitivity and chosen.measure is None:
+    if not (_needs_sensitivity(chosen) or chosen.methods or chosen.measure is not None):
         return convert_checkpoint(source, destination, options=chosen, progress=progress)
-    from rdrr._measurement import Judge, measurement, write_measurement
-
     _check(source, destination, chosen)
-    text = None if chosen.text is None else read_text(chosen.text)
+    text = calibration_text() if chosen.text is None else read_text(chosen.text)
     held_out = None if chosen.measure is None else _held_out(chosen.measure, text)
     with TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        plain_options = ConvertOptions(
-            quantize="f32", without_draft_head=True, without_vision=True, **_carried(chosen)
+        return _Work(source, chosen, text, Path(name), progress).convert(destination, held_out)
+
+
+def _needs_sensitivity(options: ConvertOptions) -> bool:
+    is_limited = options.size is not None or options.bits_per_weight is not None
+    return is_limited and options.imatrix is None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A conversion that runs the model.
+
+    Attributes:
+        source: The checkpoint.
+        options: What the user asks for.
+        text: Text to calibrate on.
+        folder: Folder for the source in F32 and for other packages of the time of the conversion.
+        progress: Called with each progress event of the package itself.
+    """
+
+    source: str | Path
+    options: ConvertOptions
+    text: str
+    folder: Path
+    progress: ProgressCallback | None
+
+    def convert(self, destination: str | Path, held_out: str | None) -> ConversionResult:
+        """Convert, and measure the package on a text that is held out, if there is one."""
+        from rdrr_converter.convert import convert as convert_checkpoint
+
+        from rdrr._measurement import judge_of, write_measurement
+
+        carried = {key: getattr(self.options, key) for key in _CARRIED}
+        plain = ConvertOptions(
+            quantize="f32", without_draft_head=True, without_vision=True, **carried
         )
-        convert_checkpoint(source, folder / "plain", options=plain_options)
+        convert_checkpoint(self.source, self._plain, options=plain)
         # A model that predicts no text is refused before minutes of measuring and encoding.
-        judge = None if held_out is None else Judge(folder / "plain", held_out)
-        settled = replace(chosen, measure=None)
-        if needs_sensitivity:
-            settled = replace(settled, imatrix=_sensitivity(folder, text), text=None)
-        result = convert_checkpoint(source, destination, options=settled, progress=progress)
+        judge = None if held_out is None else judge_of(self._plain, held_out)
+        settled = replace(self.options, measure=None)
+        if _needs_sensitivity(settled):
+            text = settled.text if settled.methods else None
+            settled = replace(settled, imatrix=self._sensitivity(), text=text)
+        encoded = self._refined(settled) if settled.methods else None
+        result = convert_checkpoint(
+            self.source, destination, options=settled, progress=self.progress, encoded=encoded
+        )
         if judge is None:
             return result
-        usual = _usual(source, folder / "usual", chosen)
-        measured = measurement(
-            judge.compare(result.destination),
-            None if usual is None else judge.compare(usual.destination),
+        usual = _usual(self.source, self.folder / "usual", self.options)
+        measured = judge.measure(result.destination, None if usual is None else usual.destination)
+        write_measurement(result.destination, measured)
+        return replace(result, measured=measured)
+
+    @property
+    def _plain(self) -> Path:
+        return self.folder / "plain"
+
+    def _sensitivity(self) -> Path:
+        """Measure the sensitivity of the weights, and return the file that states it."""
+        from rdrr_manifests.package import open_package
+
+        from rdrr.importance import measure_importance
+
+        matrix = self.folder / "sensitivity.gguf"
+        window = min(WINDOW, open_package(self._plain).manifest.architecture.max_seq_len)
+        measure_importance(
+            self._plain, self.text, matrix, window=window, limit=TOKENS, sensitivity=True
         )
-    write_measurement(result.destination, measured)
-    return replace(result, measured=measured)
+        return matrix
+
+    def _refined(self, options: ConvertOptions) -> EncodedTensors:
+        """Let the methods of `quality` choose blocks; none in a dry run, which writes no block."""
+        from rdrr_converter.convert import convert as convert_checkpoint
+        from rdrr_converter.plan import EncodedTensors
+
+        from rdrr._refining import Draft, refine
+
+        if options.dry_run:
+            return EncodedTensors(self.folder)
+        draft = Draft(
+            self._plain,
+            self.folder / "unrefined",
+            self.folder / "encoded",
+            self.text,
+            "cuda" if options.device == "cuda" else "cpu",
+        )
+        unrefined = replace(
+            options, quality=options.search, text=None, compress=None, overwrite=False, resume=False
+        )
+        convert_checkpoint(self.source, draft.unrefined, options=unrefined)
+        return refine(draft, options.methods)
 
 
 def _check(source: str | Path, destination: str | Path, options: ConvertOptions) -> None:
@@ -120,13 +189,15 @@ def _check(source: str | Path, destination: str | Path, options: ConvertOptions)
         )
 
 
-def _held_out(path: str | Path, text: str | None) -> str:
+def _held_out(path: str | Path, text: str) -> str:
     """Return the text to measure on.
 
     Raises:
         UsageError: The types of the weights would be chosen on the same text.
     """
-    held_out = read_text(path)
+    from rdrr._measurement import BUNDLED, bundled_text
+
+    held_out = bundled_text() if str(path) == BUNDLED else read_text(path)
     if held_out in (text, calibration_text()):
         raise UsageError(
             "a package is not judged on the text on which it was calibrated",
@@ -134,23 +205,6 @@ def _held_out(path: str | Path, text: str | None) -> str:
             hint="a text for `measure` that differs from that of `text`",
         )
     return held_out
-
-
-def _carried(options: ConvertOptions) -> dict[str, Any]:
-    return {key: getattr(options, key) for key in _CARRIED}
-
-
-def _sensitivity(folder: Path, text: str | None) -> Path:
-    """Measure the sensitivity of the weights of the package `plain` in a folder."""
-    from rdrr_manifests.package import open_package
-
-    from rdrr.importance import measure_importance
-
-    plain, matrix = folder / "plain", folder / "sensitivity.gguf"
-    window = min(WINDOW, open_package(plain).manifest.architecture.max_seq_len)
-    text = calibration_text() if text is None else text
-    measure_importance(plain, text, matrix, window=window, limit=TOKENS, sensitivity=True)
-    return matrix
 
 
 def _usual(

@@ -1,28 +1,69 @@
-"""How far the predictions of a finished package are from those of its source, on a text."""
+"""How far a finished package is from its source on a text: its predictions, or its embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
+from rdrr_format.errors import UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_format.stores import replace_file, write_file
 from rdrr_manifests.locate import locate
 from rdrr_manifests.models.conversion_report import (
     REPORT_NAME,
     ReportedDivergence,
+    ReportedEmbeddings,
     ReportedMeasurement,
+    ReportedSimilarity,
 )
 from rdrr_manifests.package import open_package
 
 from rdrr._load import load
 from rdrr._model import Model
 from rdrr._report_view import read_report
-from rdrr.evaluate import Comparison, compare, token_ids
+from rdrr._sample_texts import SENTENCES
+from rdrr.evaluate import (
+    Comparison,
+    EmbeddingSimilarity,
+    compare,
+    compare_embeddings,
+    token_ids,
+)
 
 WINDOW, TOKENS = 256, 8192
 """Tokens of a window and of the whole measurement."""
+
+BUNDLED = "sentences"
+"""Value of `measure` for the sentences that come with rdrr."""
+
+
+class Judge(Protocol):
+    """The source of a conversion in float32, with which packages are compared."""
+
+    def measure(
+        self, package: str | Path, usual: str | Path | None
+    ) -> ReportedMeasurement | ReportedEmbeddings:
+        """Compare a package, and the one without options for quality and size, with the source."""
+        ...
+
+
+def bundled_text() -> str:
+    """Return the sentences that come with rdrr, each on a line."""
+    return "\n".join(SENTENCES)
+
+
+def judge_of(plain: Path, text: str) -> Judge:
+    """Return what compares packages with a source.
+
+    Args:
+        plain: Package of the source in F32.
+        text: The text; each line is a text of its own for a model that makes embeddings.
+    """
+    output = open_package(plain).manifest.inference.output
+    is_embedding = output.embedding_postprocessor is not None and output.classifier is None
+    return EmbeddingJudge(plain, text) if is_embedding else PredictionJudge(plain, text)
 
 
 def spread(ids: Sequence[int], tokens: int, window: int) -> list[int]:
@@ -32,8 +73,8 @@ def spread(ids: Sequence[int], tokens: int, window: int) -> list[int]:
     return [token for at in range(count) for token in ids[at * step : at * step + window]]
 
 
-class Judge:
-    """The source of a conversion in float32, and the tokens on which packages are compared with it.
+class PredictionJudge:
+    """A source that predicts tokens, and those on which packages are compared with it.
 
     Args:
         plain: Package of the source in F32.
@@ -49,8 +90,17 @@ class Judge:
         with closing(self._load(plain)) as base:
             self._ids = spread(token_ids(base, text, None), TOKENS, self._window)
 
-    def compare(self, package: str | Path) -> Comparison:
-        """Compare a package with the source, on the exact path of the CPU."""
+    def measure(self, package: str | Path, usual: str | Path | None) -> ReportedMeasurement:
+        """Return the divergences from the source, on the exact path of the CPU."""
+        compared = self._compare(package)
+        return ReportedMeasurement(
+            tokens=compared.model.tokens,
+            source_perplexity=_rounded(compared.base.perplexity),
+            package=_divergence(compared),
+            usual=None if usual is None else _divergence(self._compare(usual)),
+        )
+
+    def _compare(self, package: str | Path) -> Comparison:
         with closing(self._load(package)) as model, closing(self._load(self._plain)) as base:
             return compare(model, base, self._ids, window=self._window)
 
@@ -58,17 +108,44 @@ class Judge:
         return load(package, backend="cpu", context=self._window)
 
 
-def measurement(package: Comparison, usual: Comparison | None) -> ReportedMeasurement:
-    """Return what the report says of a package, and of the one that it is compared with."""
-    return ReportedMeasurement(
-        tokens=package.model.tokens,
-        source_perplexity=_rounded(package.base.perplexity),
-        package=_divergence(package),
-        usual=usual and _divergence(usual),
-    )
+class EmbeddingJudge:
+    """A source that makes embeddings, and the texts on which packages are compared with it.
+
+    Args:
+        plain: Package of the source in F32.
+        text: The texts, each on a line.
+
+    Raises:
+        UsageError: There are none.
+    """
+
+    def __init__(self, plain: Path, text: str) -> None:
+        self._plain = plain
+        self._texts = [line for line in text.splitlines() if line.strip()]
+        if not self._texts:
+            raise UsageError(
+                "the text to measure embeddings on is empty", expected="a text on each line"
+            )
+
+    def measure(self, package: str | Path, usual: str | Path | None) -> ReportedEmbeddings:
+        """Return how alike embeddings are to those of the source, on the CPU."""
+        return ReportedEmbeddings(
+            texts=len(self._texts),
+            package=_similarity(self._compare(package)),
+            usual=None if usual is None else _similarity(self._compare(usual)),
+        )
+
+    def _compare(self, package: str | Path) -> EmbeddingSimilarity:
+        with (
+            closing(load(package, backend="cpu")) as model,
+            closing(load(self._plain, backend="cpu")) as base,
+        ):
+            return compare_embeddings(model, base, self._texts)
 
 
-def write_measurement(package: str | Path, measured: ReportedMeasurement) -> None:
+def write_measurement(
+    package: str | Path, measured: ReportedMeasurement | ReportedEmbeddings
+) -> None:
     """Add a measurement to the conversion report of a package."""
     report = read_report(package).model_copy(update={"measured": measured})
     content = report.to_json().encode()
@@ -86,6 +163,12 @@ def _divergence(comparison: Comparison) -> ReportedDivergence:
         same_top=_rounded(comparison.same_top),
         perplexity=_rounded(comparison.model.perplexity),
     )
+
+
+def _similarity(similarity: EmbeddingSimilarity) -> ReportedSimilarity:
+    # Rounding can take the similarity of equal vectors beyond 1. Six digits are what float32 has.
+    mean, least = (round(min(1.0, cos), 6) for cos in (similarity.mean, similarity.least))
+    return ReportedSimilarity(mean=mean, least=least)
 
 
 def _rounded(value: float) -> float:

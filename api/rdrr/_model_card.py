@@ -19,6 +19,8 @@ from rdrr._units import format_size
 CARD_NAME = "README.md"
 LIBRARY = "rdrr"
 TAGS = ("rdrr", "webgpu")
+_GENERATION = "text-generation", 'rdrr generate {} --prompt "Once upon a time"'
+_EMBEDDING = "feature-extraction", 'rdrr embed {} "a first text" "a second text"'
 
 
 def model_card(
@@ -38,9 +40,12 @@ def model_card(
     """
     from huggingface_hub import ModelCardData
 
+    output = manifest.inference.output
+    is_embedding = output.embedding_postprocessor is not None and output.classifier is None
+    task, use = _EMBEDDING if is_embedding else _GENERATION
     data = ModelCardData(
         library_name=LIBRARY,
-        pipeline_tag="text-generation",
+        pipeline_tag=task,
         base_model=base_model,
         base_model_relation="quantized" if base_model else None,
         tags=[*TAGS, manifest.quantization.lower()],
@@ -50,7 +55,7 @@ def model_card(
         f"# {html_text(manifest.model_id)}\n",
         _introduction(manifest, base_model),
         "## Use\n",
-        f'```sh\nrdrr generate {location} --prompt "Once upon a time"\n```\n',
+        f"```sh\n{use.format(location)}\n```\n",
         "## Weights\n",
         _weights(manifest, report),
     ]

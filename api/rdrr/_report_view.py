@@ -19,7 +19,9 @@ from rdrr_manifests.models.conversion_report import (
     REPORT_NAME,
     ConversionReport,
     ReportedDivergence,
+    ReportedEmbeddings,
     ReportedMeasurement,
+    ReportedSimilarity,
     ReportedTensor,
     parse_report,
 )
@@ -183,19 +185,32 @@ def view(report: ConversionReport) -> ReportView:
     )
 
 
-def measurement_lines(measured: ReportedMeasurement | None) -> tuple[str, ...]:
+def measurement_lines(
+    measured: ReportedMeasurement | ReportedEmbeddings | None,
+) -> tuple[str, ...]:
     """Return a measurement as sentences, one for each package; nothing if nothing was measured."""
     if measured is None:
         return ()
-    lines = [_line("this package", measured.package, measured)]
-    if measured.usual is not None:
-        lines.append(_line("without the options for quality and size", measured.usual, measured))
-    return tuple(lines)
+    if isinstance(measured, ReportedEmbeddings):
+        texts = measured.texts
+        figures = [_alike(part, texts) for part in (measured.package, measured.usual) if part]
+    else:
+        parts = (measured.package, measured.usual)
+        figures = [_divergence(part, measured) for part in parts if part]
+    packages = ("this package", "without the options for quality and size")
+    return tuple(f"{what}: {line}" for what, line in zip(packages, figures, strict=False))
 
 
-def _line(what: str, figures: ReportedDivergence, measured: ReportedMeasurement) -> str:
+def _alike(similarity: ReportedSimilarity, texts: int) -> str:
     return (
-        f"{what}: mean divergence from the source {figures.mean:.4g} ± "
+        f"cosine similarity of embeddings to those of the source {similarity.mean:.6f} on average, "
+        f"{similarity.least:.6f} at least, over {texts:,} texts"
+    )
+
+
+def _divergence(figures: ReportedDivergence, measured: ReportedMeasurement) -> str:
+    return (
+        f"mean divergence from the source {figures.mean:.4g} ± "
         f"{figures.standard_error:.2g} nats over {measured.tokens:,} tokens, same most probable "
         f"token {100 * figures.same_top:.2f} %, perplexity {figures.perplexity:.4f} (source "
         f"{measured.source_perplexity:.4f})"

@@ -10,6 +10,11 @@ import ctypes as c
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+
 
 class UnavailableError(Exception):
     """llama.cpp cannot be measured here; the message says why."""
@@ -95,6 +100,32 @@ class Batch(c.Structure):
         ("seq_id", c.c_void_p),
         ("logits", c.c_void_p),
     )
+
+
+def batch_of(
+    tokens: Ints, positions: Ints, sequences: Ints, outputs: npt.NDArray[np.int8]
+) -> Batch:
+    """Return a batch of tokens of several sequences; it keeps the arrays alive.
+
+    Args:
+        tokens: The token ids, int32 [n], as the other arrays.
+        positions: Their positions in their sequences.
+        sequences: The numbers of their sequences.
+        outputs: 1 for tokens whose logits are wanted, 0 for others, int8 [n].
+    """
+    counts = np.ones(len(tokens), np.int32)
+    pointers = (sequences.ctypes.data + 4 * np.arange(len(tokens))).astype(np.uintp)
+    batch = Batch(
+        len(tokens),
+        tokens.ctypes.data_as(c.POINTER(c.c_int32)),
+        None,
+        positions.ctypes.data,
+        counts.ctypes.data,
+        pointers.ctypes.data,
+        outputs.ctypes.data,
+    )
+    batch.arrays = (tokens, positions, sequences, outputs, counts, pointers)
+    return batch
 
 
 MODEL_DEFAULTS: Mapping[str, Any] = {

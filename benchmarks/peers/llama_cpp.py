@@ -27,7 +27,9 @@ from peers.llama_abi import (
     LLAMA,
     LOG,
     MODEL_DEFAULTS,
+    Ints,
     UnavailableError,
+    batch_of,
     check_defaults,
 )
 
@@ -197,6 +199,7 @@ class PeerContext:
             threads spin while they wait for each other.
         exact_cache: Whether keys and values are stored in f32 instead of f16.
         outputs: Most tokens of a pass whose logits are computed.
+        sequences: Texts that share passes; each has `context / sequences` tokens.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
@@ -212,12 +215,13 @@ class PeerContext:
         threads: int | None = None,
         exact_cache: bool = False,
         outputs: int | None = None,
+        sequences: int = 1,
     ) -> None:
         self._llama = llama = model.library.llama
         self.vocab = model.vocab
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
-        params.flash_attn_type = int(flash_attention)
+        params.flash_attn_type, params.n_seq_max = int(flash_attention), sequences
         if exact_cache:
             params.type_k = params.type_v = 0
         if outputs is not None:
@@ -268,6 +272,38 @@ class PeerContext:
                 raise UnavailableError("llama_decode failed")
             llama.llama_synchronize(handle)
         return time.perf_counter() - start
+
+    def batch(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        """Run prompts, then tokens of all of them in shared passes; return the seconds.
+
+        Args:
+            prompts: The ids of each text; the tokens after them are given, none is sampled.
+            tokens: Tokens of each text after its prompt.
+
+        Raises:
+            UnavailableError: llama.cpp does not run a pass.
+        """
+        memory = self._llama.llama_get_memory(self.handle)
+        for number in range(len(prompts)):
+            self._llama.llama_memory_seq_rm(memory, number, 0, -1)
+        start = time.perf_counter()
+        for number, prompt in enumerate(prompts):
+            positions = np.arange(len(prompt), dtype=np.int32)
+            self._pass(np.array(prompt, np.int32), positions, np.full_like(positions, number))
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        numbers = np.arange(len(prompts), dtype=np.int32)
+        last = np.array([prompt[-1] for prompt in prompts], np.int32)
+        for step in range(tokens):
+            self._pass(last, lengths + np.int32(step), numbers)
+        return time.perf_counter() - start
+
+    def _pass(self, tokens: Ints, positions: Ints, numbers: Ints) -> None:
+        """Run tokens of sequences, and wait for the logits of each sequence's last one."""
+        outputs = np.append(numbers[1:] != numbers[:-1], True).astype(np.int8)
+        batch = batch_of(tokens, positions, numbers, outputs)
+        if self._llama.llama_decode(self.handle, batch):
+            raise UnavailableError("llama_decode failed")
+        self._llama.llama_synchronize(self.handle)
 
     def _return_to(self, length: int) -> None:
         """Rewind to a position; where that is impossible, run the prompt of that length again."""

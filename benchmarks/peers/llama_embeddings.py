@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes as c
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from peers.llama_abi import Batch, UnavailableError
+from peers.llama_abi import UnavailableError, batch_of
 from peers.llama_cpp import PeerModel
 
 F32 = npt.NDArray[np.float32]
@@ -82,18 +81,8 @@ class PeerEmbedder:
         counts = [len(text) for text in texts]
         positions = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
         numbers = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
-        ones = np.ones(len(tokens), np.int32)
         outputs = np.ones(len(tokens), np.int8)
-        pointers = (numbers.ctypes.data + 4 * np.arange(len(tokens))).astype(np.uintp)
-        batch = Batch(
-            len(tokens),
-            tokens.ctypes.data_as(c.POINTER(c.c_int32)),
-            None,
-            positions.ctypes.data,
-            ones.ctypes.data,
-            pointers.ctypes.data,
-            outputs.ctypes.data,
-        )
+        batch = batch_of(tokens, positions, numbers, outputs)
         if self._llama.llama_encode(self.handle, batch):
             raise UnavailableError("llama_encode failed")
         read = self._llama.llama_get_embeddings_seq

@@ -67,7 +67,7 @@ def _check_limits(options: PackageOptions) -> None:
             found=" and ".join(f"`{name}`" for name in ways),
         )
     is_measured = bool(ways) and options.plan is None and options.imatrix is None
-    if options.text is not None and not is_measured:
+    if options.text is not None and not (is_measured or options.methods):
         raise UsageError(
             "`text` is only read where the sensitivity of the weights is measured",
             expected="`size` or `bits_per_weight`, and no `imatrix`",

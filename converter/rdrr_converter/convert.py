@@ -51,7 +51,7 @@ from rdrr_converter.output.report import (
     requantization_notes,
 )
 from rdrr_converter.output.target import PackageOutput, Target, open_output
-from rdrr_converter.plan import ConversionPlan
+from rdrr_converter.plan import ConversionPlan, EncodedTensors
 from rdrr_converter.planning import make_plan
 from rdrr_converter.progress import Progress, ProgressCallback
 from rdrr_converter.reading.architecture import choose_architecture
@@ -79,36 +79,26 @@ def convert(
     *,
     options: ConvertOptions | None = None,
     progress: ProgressCallback | None = None,
+    encoded: EncodedTensors | None = None,
     **keywords: Unpack[ConvertKeywords],
 ) -> ConversionResult:
-    """Convert a checkpoint to an RDRR package.
+    """Convert a checkpoint without running the model: `rdrr.convert`, which says more, calls this.
 
     Args:
-        source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
-            GGUF file, given by its path, its URL or `hf://org/name[@revision]`.
-        destination: The folder to create, or its URL on an object store. The package appears
-            there only when it is complete.
+        source: The checkpoint.
+        destination: The folder to create, or its URL.
         options: Options of the package and of the work.
-        progress: Called with each progress event, from the calling thread.
+        progress: Called with each progress event.
+        encoded: What methods of the option `quality` chose, if there are any.
         keywords: Fields of `ConvertOptions`, given instead of `options`.
 
     Raises:
-        UsageError: An option is invalid.
-        DeviceError: The device does not exist, or it fails.
-        SourceError: The checkpoint cannot be read.
-        ConversionError: The checkpoint cannot be converted with these options.
-        StoreError: The destination exists, cannot be written, or, with `resume`, holds an
-            unfinished conversion of another source or with other options.
-
-    Finished shards of a conversion that is interrupted, also by an exception of `progress`, are
-    kept, and the same call continues with them; a note of the exception says where they are.
+        UsageError: An option is invalid, or it needs a run of the model.
+        DeviceError, SourceError, ConversionError, StoreError: As `rdrr.convert` raises them.
     """
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     check_options(chosen)
-    if chosen.measure is not None:
-        raise UsageError(
-            "the converter runs no model", expected="no `measure`", hint="`rdrr.convert` has it"
-        )
+    _check_runs(chosen, encoded)
     check_engine(chosen.engine, chosen.ray_address)
     check_device(chosen.device, chosen.adapter, chosen.engine)
     target = Target(source, destination, overwrite=chosen.overwrite, resume=chosen.resume)
@@ -129,7 +119,21 @@ def convert(
             device_name=chosen.device,
         )
         counter = Progress(progress, encoder.check)
-        return _convert(_Inputs(path, adapter, mmproj), target, chosen, settings, counter)
+        inputs = _Inputs(path, adapter, mmproj)
+        return _convert(inputs, target, chosen, settings, counter, encoded)
+
+
+def _check_runs(options: ConvertOptions, encoded: EncodedTensors | None) -> None:
+    """Refuse options for which the model would have to run."""
+    runs = [f"`quality` {name}" for name in options.methods if encoded is None]
+    if options.measure is not None:
+        runs.append("`measure`")
+    if runs:
+        raise UsageError(
+            "the converter runs no model",
+            expected=f"no {' and no '.join(runs)}",
+            hint="`rdrr.convert` has it",
+        )
 
 
 def _staged(location: str | Path | None) -> AbstractContextManager[Path | None]:
@@ -185,6 +189,7 @@ def _convert(
     options: ConvertOptions,
     settings: _WorkerSettings,
     counter: Progress,
+    encoded: EncodedTensors | None,
 ) -> ConversionResult:
     threads, adapter = settings.threads, inputs.adapter
     keeps_tower = not options.without_vision and options.profile == "rdrr"
@@ -214,6 +219,8 @@ def _convert(
     plan, plan_notes = _plan(
         partial(make_plan, model, options, magnitudes, matrix), options, threads
     )
+    if encoded is not None:
+        plan, plan_notes = plan.with_encoded(encoded), (*plan_notes, *encoded.notes)
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_path)
     content = opened.content(TOKENIZER_JSON)

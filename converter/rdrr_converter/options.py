@@ -33,6 +33,9 @@ from rdrr_converter.recipes import (
     RowTail,
 )
 
+METHODS: tuple[str, ...] = ()
+"""Ways of the option `quality` that run the model; `rdrr._refining` has a function for each."""
+
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SMALLEST_SHARD = 1 << 16
 
@@ -127,11 +130,15 @@ class PackageOptions:
     lora: str | Path | None = option(
         None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
     )
-    quality: Quality = option(
+    quality: str = option(
         "ref",
         "ref: the same blocks as ggml, bit for bit. best: a longer search, for a smaller error at "
         "the same size.",
-        choices=QUALITIES,
+        choices=(*QUALITIES, *METHODS),
+        several=True,
+        metavar="WAY[,WAY]",
+        expected="ref alone, or others",
+        holds=lambda quality: quality == "ref" or "ref" not in quality.split(","),
     )
     profile: ProfileName = option(
         "rdrr",
@@ -225,6 +232,16 @@ class PackageOptions:
         return not (self.size is None and self.bits_per_weight is None and self.plan is None)
 
     @property
+    def search(self) -> Quality:
+        """How the parameters of a block are searched."""
+        return "best" if "best" in self.quality.split(",") else "ref"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that change the blocks by what the model computes, in their order."""
+        return tuple(name for name in METHODS if name in self.quality.split(","))
+
+    @property
     def block_layout(self) -> Layout:
         """Layout of block-quantized matmul weights."""
         if self.q4k_layout is not None:
@@ -256,8 +273,9 @@ class ConvertOptions(PackageOptions):
     dry_run: bool = option(False, "Print the plan without writing anything.")
     measure: str | Path | None = option(
         None,
-        "Text on which the finished package is compared with its source; the conversion report "
-        "says how far its predictions are apart.",
+        "Text on which the finished package is compared with its source, or `sentences` for those "
+        "that come with rdrr; the conversion report says how far its predictions are apart, or how "
+        "alike its embeddings are.",
         metavar="FILE",
     )
     overwrite: bool = option(False, "Replace an existing package once the new one is complete.")
@@ -314,7 +332,7 @@ class ConvertKeywords(TypedDict, total=False):
     arch: str | None
     allow_unread: tuple[str, ...]
     lora: str | Path | None
-    quality: Quality
+    quality: str
     profile: ProfileName
     imatrix: str | Path | None
     size: int | str | None

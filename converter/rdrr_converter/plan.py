@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.errors import ConversionError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan
 
@@ -33,6 +35,19 @@ class ChosenType:
 
 
 @dataclass(frozen=True)
+class EncodedTensors:
+    """Stored bytes that methods of the option `quality` chose before the conversion.
+
+    Attributes:
+        folder: Folder with a file for each such tensor, of the same name.
+        notes: Notes for the user on what the methods did.
+    """
+
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class PlannedTensor:
     """One tensor of the package.
 
@@ -47,8 +62,9 @@ class PlannedTensor:
         why: Reason for the type.
         spans: Byte spans in the shards.
         overflowed: Whether it is kept in F32 because a value does not fit the requested type.
-        quality: Value of the option `quality`, which selects the search for block parameters.
+        quality: Search for block parameters, one of `QUALITIES`.
         importance: Importance of the rows and columns of each source; empty if unknown.
+        encoded: File of its stored bytes, where they are known already.
     """
 
     name: str
@@ -63,6 +79,7 @@ class PlannedTensor:
     overflowed: bool = False
     quality: str = "ref"
     importance: tuple[Importance, ...] = field(default=(), compare=False, repr=False)
+    encoded: Path | None = field(default=None, compare=False, repr=False)
 
     @property
     def geometry(self) -> Geometry:
@@ -130,6 +147,15 @@ class ConversionPlan:
         """Whether every matmul weight is in the column layout."""
         return all(t.layout is Layout.COLUMN for t in self.tensors if t.is_matmul)
 
+    def with_encoded(self, encoded: EncodedTensors) -> ConversionPlan:
+        """Return the plan with tensors whose stored bytes are known.
+
+        Raises:
+            ConversionError: A file has another size than its tensor.
+        """
+        tensors = tuple(_with_encoded(tensor, encoded.folder) for tensor in self.tensors)
+        return replace(self, tensors=tensors)
+
     def source_notes(self) -> tuple[str, ...]:
         """Return notes on how a source that is already quantized is stored."""
         copied = sum(tensor.is_copied for tensor in self.tensors)
@@ -168,6 +194,20 @@ class ConversionPlan:
                 "offset": tensor.spans[0].offset if tensor.spans else 0,
                 "why": tensor.why,
             }
+
+
+def _with_encoded(tensor: PlannedTensor, folder: Path) -> PlannedTensor:
+    path = folder / tensor.name
+    if not path.exists():
+        return tensor
+    if path.stat().st_size != tensor.size:
+        raise ConversionError(
+            "the encoded blocks have another size than planned",
+            where=tensor.name,
+            expected=f"{tensor.size} bytes",
+            found=path.stat().st_size,
+        )
+    return replace(tensor, encoded=path)
 
 
 def _count(tensors: int) -> str:

@@ -161,7 +161,7 @@ def _decide(
         dtype=dtype,
         layout=layout,
         why=tail or why,
-        quality=options.quality,
+        quality=options.search,
     )
 
 
@@ -197,6 +197,7 @@ def _choose(
         tied=model.tied,
         experts=model.moe.num_experts if model.moe else 0,
         grouped=sizes.num_key_value_heads < sizes.num_attention_heads,
+        causal=model.inference.attention.causal,
     )
 
 

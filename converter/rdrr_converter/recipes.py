@@ -114,6 +114,8 @@ class Recipe:
         head: Type of the output head, whether it is a tensor of its own or the embedding.
         upgrades: Larger types by the name of a projection, for some of the layers.
         with_eight_experts: Types by the name of a projection, for models with eight experts.
+        of_encoders: Types by the name of a projection, for models whose tokens attend to later
+            ones.
         embeddings: Type of an embedding that is not the head; None for the type of the weights.
         small: Type of norms, routers and position embeddings; biases are always F32.
     """
@@ -125,6 +127,7 @@ class Recipe:
     head: str
     upgrades: Mapping[str, TypeUpgrade] = field(default_factory=dict)
     with_eight_experts: Mapping[str, str] = field(default_factory=dict)
+    of_encoders: Mapping[str, str] = field(default_factory=dict)
     embeddings: str | None = None
     small: str = "F32"
 
@@ -141,6 +144,10 @@ _SMALL: Mapping[str, TypeUpgrade] = MappingProxyType(
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
 _KEYS_AND_OUT: Mapping[str, str] = MappingProxyType({**_KEYS, "o_proj": "Q5_K"})
+
+_VALUES: Mapping[str, str] = MappingProxyType({"v_proj": "F16"})
+"""What costs the embeddings of all-MiniLM-L6 most in Q8_0: its values take 3.5 % more bytes in F16,
+and the least cosine similarity of 1,000 texts rises from 0.99926 to 0.99959."""
 
 RecipeName = Literal[
     "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q4_0", "q5_0", "q8_0", "f16", "f32"
@@ -160,7 +167,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("q6_k", "Q6_K", "q6k", "Q6_K", "Q6_K", {}, _KEYS),
             Recipe("q4_0", "Q4_0", "q4_0", "Q4_0", "Q6_K", {}, _KEYS),
             Recipe("q5_0", "Q5_0", "q5_0", "Q5_0", "Q6_K", {}, _KEYS),
-            Recipe("q8_0", "Q8_0", "q8_0", "Q8_0", "Q8_0"),
+            Recipe("q8_0", "Q8_0", "q8_0", "Q8_0", "Q8_0", of_encoders=_VALUES),
             Recipe("f16", "F16", "f16", "F16", "F16"),
             Recipe("f32", "F32", "f32", "F32", "F32"),
         )
@@ -194,6 +201,7 @@ def choose_dtype(
     tied: bool,
     experts: int = 0,
     grouped: bool = False,
+    causal: bool = True,
 ) -> tuple[DType, str]:
     """Choose the storage type of a tensor.
 
@@ -206,6 +214,7 @@ def choose_dtype(
         tied: Whether the embedding is also the output head.
         experts: Number of experts in a layer; 0 if there are none.
         grouped: Whether several query heads share a value head.
+        causal: Whether tokens attend only to earlier ones.
 
     Returns:
         The type and the reason for it.
@@ -226,6 +235,8 @@ def choose_dtype(
         return DTYPES[recipe.weights], recipe.name
     if experts == _MIXTRAL and part in recipe.with_eight_experts:
         return DTYPES[recipe.with_eight_experts[part]], f"{part} in a model with eight experts"
+    if not causal and part in recipe.of_encoders:
+        return DTYPES[recipe.of_encoders[part]], f"{part} of an encoder"
     dtype, why = _by_layer(recipe, part, layer, layers)
     if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
         return DTYPES["Q5_K"], f"{part} shared by many heads"

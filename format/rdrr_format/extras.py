@@ -28,6 +28,12 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dawn": ("wgpudawn==0.32.0.4",),
         "lm-eval": ("lm-eval>=0.4.10",),
         "serve": ("starlette>=0.47", "uvicorn>=0.34", "prometheus_client>=0.21"),
+        "serve-ray": (
+            "ray[serve]>=2.60",
+            "starlette>=0.47",
+            "uvicorn>=0.34",
+            "prometheus_client>=0.21",
+        ),
         "images": ("pillow>=12",),
         "parquet": ("pyarrow>=15",),
     }

@@ -46,6 +46,7 @@ class Option:
         flag: Name of the flag on the command line.
         metavar: Placeholder for the value in the help; None if the type is clear enough.
         choices: All allowed values; empty if any value of the type is allowed.
+        several: Whether several choices may be joined by commas.
         minimum: Smallest value.
         maximum: Largest value.
         expected: The condition that `holds` checks, in words.
@@ -62,6 +63,7 @@ class Option:
     flag: str
     metavar: str | None = None
     choices: tuple[str, ...] = ()
+    several: bool = False
     minimum: float | None = None
     maximum: float | None = None
     expected: str | None = None
@@ -113,8 +115,9 @@ def documented(kind: type[T]) -> type[T]:
 def check_fields(options: object) -> None:
     """Check every value of an option object against the type and limits of its field.
 
-    A choice may be given in any case; the field then holds it as the field's choices spell it. A
-    size may be given with a unit, as text; the field then holds the bytes.
+    A choice may be given in any case; the field then holds it as the field's choices spell it, and
+    several of them in the order of the choices. A size may be given with a unit, as text; the field
+    then holds the bytes.
 
     Raises:
         UsageError: A field does not allow its value.
@@ -132,8 +135,8 @@ def check_fields(options: object) -> None:
             )
         if value is None:
             continue
-        if declared.choices and value not in declared.choices:
-            expected = ", ".join(declared.choices)
+        if declared.choices and not _words(declared, value) <= set(declared.choices):
+            expected = ", ".join(declared.choices) + ", or several" * declared.several
             raise UsageError(f"`{declared.name}` has no such value", expected=expected, found=value)
         if declared.minimum is not None and not value >= declared.minimum:
             raise _out_of_range(declared, f"at least {declared.minimum}", value)
@@ -149,7 +152,14 @@ def _respelled(declared: Option, value: Any) -> Any:
         return parse_size(value, f"`{declared.name}` is not a size")
     if not (declared.choices and isinstance(value, str)):
         return value
-    return next((choice for choice in declared.choices if choice.lower() == value.lower()), value)
+    words = {word.lower() for word in _words(declared, value)}
+    known = [choice for choice in declared.choices if choice.lower() in words]
+    return ",".join(known) if len(known) == len(words) else value
+
+
+def _words(declared: Option, value: str) -> set[str]:
+    """Return the choices that a value joins; the value itself where only one may be made."""
+    return {word.strip() for word in value.split(",")} if declared.several else {value}
 
 
 _FACTORS = {

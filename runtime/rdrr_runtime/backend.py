@@ -356,6 +356,13 @@ class BatchBackend(Protocol):
         """
         ...
 
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of a prompt from `begin` on may end, at `end` if it can.
+
+        A part may have to end before an image or behind it, see `SeenImages.border`.
+        """
+        ...
+
     def copy(self, source: int, target: int, slots: int) -> None:
         """Copy the first `slots` slots of a sequence, which is resumable there, to another one."""
         ...

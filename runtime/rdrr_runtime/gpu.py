@@ -124,7 +124,7 @@ class GpuBackend:
             self._executor = whole or executor(self.device)
             self._prepared = PreparedPasses(plan, self._executor)
             states = plan.cache.states
-            copies = GpuStateCopies(self._executor, states) if states.shapes else None
+            copies = GpuStateCopies(self.device, states) if states.shapes else None
             self._position = StatePosition(copies)
             self._sequence = _single_sequence(plan, self._arena, self._prepared, self._position)
             self._windows = GpuWindows(self._sequence, self._prepared)

@@ -6,6 +6,7 @@ image of a model may have ten thousand patches, and most have a few hundred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,9 +22,8 @@ from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena, DryRunDevice
 from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
-from rdrr_manifests.graph.ops import WeightKind
+from rdrr_manifests.graph.ops import WeightKind, uses
 from rdrr_manifests.graph.padding import LANES, PaddedGraph
-from rdrr_manifests.graph.vision import POSITIONS
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.choice.hints import Policy
@@ -78,8 +78,8 @@ class GpuTower:
             undo.callback(self.close)
             self._loaded = _allocated(graph, package, self._arena, device, policy or Policy())
             self._loaded.model.weights.fill()
-            values = package.dequantize(f"{POSITIONS}.weight")
-            self._arena.write(self._loaded.table, np.ascontiguousarray(values))
+            for name, vector in self._loaded.vectors.items():
+                self._arena.write(vector, np.ascontiguousarray(package.dequantize(name)))
             undo.pop_all()
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
@@ -168,16 +168,32 @@ def _allocated(
 ) -> _Loaded:
     """Return a tower with memory for its weights, which are still to be written."""
     able = device.capabilities
-    # Towers are small and exact: activations stay in f32.
+    # Activations stay in f32 between ops.
     preferences = Preferences(policy, able.software, INT8_DOT in able.language)
     usual = _usual_graph(graph)
     weights = allocate_weights(arena, package, PaddedGraph(usual), preferences)
-    table = arena.empty("positions", F32_BYTES * prod(package.tensor(f"{POSITIONS}.weight").shape))
+    common = {use.name for op in usual.ops for use in uses(op)}
+    vectors = {
+        use.name: arena.empty(use.name, F32_BYTES * prod(package.tensor(use.name).shape))
+        for use in graph.weights()
+        if use.name not in common
+    }
     workspace = Workspace(arena, 0)
     model = LoadedModel(
         usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
     )
-    return _Loaded(graph, model, table, device)
+    return _Loaded(graph, model, vectors, device, _cache_dtype(model, able))
+
+
+def _cache_dtype(model: LoadedModel, able: Capabilities) -> str:
+    """Return the type of keys and values.
+
+    They are rounded to f16 where attention is faster so, if weights are as coarse.
+    """
+    precision = model.preferences.hint("computePrecision")
+    exact = precision is not None and precision.value == "f32"
+    coarse = not any(weight.form.values == "f32" for weight in model.weights.matrices.values())
+    return "f16" if able.matrices and coarse and not exact else "f32"
 
 
 def _room_for(patches: int) -> int:
@@ -204,8 +220,9 @@ def _check_widths(graph: VisionGraph) -> None:
 def _usual_graph(graph: VisionGraph) -> Graph:
     """Return the ops that text models have, too, as a graph, whose rope the host computes."""
     vision = graph.vision
-    rope = RopeSpec(vision.rope_theta, vision.head_dim, vision.head_dim)
-    return Graph(usual_ops(graph), (rope,), vision.num_layers, vision.hidden_size, 0, 0)
+    theta, dim = vision.rope_theta, vision.head_dim
+    ropes = () if theta is None else (RopeSpec(theta, dim, dim),)
+    return Graph(usual_ops(graph), ropes, vision.num_layers, vision.hidden_size, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -215,14 +232,16 @@ class _Loaded:
     Attributes:
         graph: The graph.
         model: Its weights.
-        table: Its position embedding.
+        vectors: Weights of the ops that only towers have, f32, by name.
         device: The device.
+        cache_dtype: Type of keys and values.
     """
 
     graph: VisionGraph
     model: LoadedModel
-    table: BufferSlice
+    vectors: Mapping[str, BufferSlice]
     device: Device
+    cache_dtype: str
 
 
 class _Buffers:
@@ -239,14 +258,20 @@ class _Buffers:
         self._loaded, self._device = loaded, loaded.device
         vision = loaded.graph.vision
         self.arena = arena
+        rows = vision.merge_size**2
+        tokens = patches // rows
+        first = rows * np.arange(tokens, dtype=np.uint32)
         self._inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
-            loaded.table,
+            loaded.vectors,
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
+            arena.upload("patches of tokens", np.stack([first, first + rows], axis=1)),
         )
-        self._rope = arena.empty("rope", F32_BYTES * patches * vision.head_dim)
-        tokens = patches // vision.merge_size**2
+        self._ropes = tuple(
+            arena.empty("rope", F32_BYTES * patches * vision.head_dim)
+            for _ in loaded.model.graph.ropes
+        )
         self._steps = [
             Step(loaded.device, State.create(arena, rows, packs_texts=True))
             for rows in (patches, tokens)
@@ -255,7 +280,7 @@ class _Buffers:
             self._model_of(step, rows)
             for step, rows in zip(self._steps, (patches, tokens), strict=True)
         )
-        cache = KvCache.allocate(arena, loaded.model.graph, patches, "f32")
+        cache = KvCache.allocate(arena, loaded.model.graph, patches, loaded.cache_dtype)
         self._parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
 
     @cached_property
@@ -270,17 +295,19 @@ class _Buffers:
     def _model_of(self, step: Step, rows: int) -> tuple[LoadedModel, OpContext]:
         """Return the model with a workspace for some rows, and the context of phases on them."""
         workspace = Workspace(self.arena, rows)
-        model = replace(self._loaded.model, workspace=workspace, ropes=(self._rope,))
+        model = replace(self._loaded.model, workspace=workspace, ropes=self._ropes)
         return model, OpContext(step.state, rows, self._device.capabilities)
 
     def write(self, image: ImagePatches, places: Places) -> None:
         """Write the patches of an image, and what follows from their places."""
         vision, write = self._loaded.graph.vision, self._device.write
-        nearest, factors = places.interpolation(vision.position_grid)
+        sampling = vision.position_sampling
+        nearest, factors = places.interpolation(vision.position_grid, sampling)
         write(self._inputs.patches, np.ascontiguousarray(image.patches))
         write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
         write(self._inputs.factors, np.ascontiguousarray(factors))
-        write(self._rope, places.rope_table(vision.rope_theta, vision.head_dim))
+        if vision.rope_theta is not None:
+            write(self._ropes[0], places.rope_table(vision.rope_theta, vision.head_dim))
         # The position of a patch is its number within its frame; all frames have the same places.
         patches, tokens = len(places.rows), len(places.rows) // vision.merge_size**2
         for step, rows in zip(self._steps, (patches, tokens), strict=True):
@@ -296,8 +323,8 @@ class _Buffers:
             self._executor.run(prepared, tokens if part.is_merged else patches)
         size = F32_BYTES * tokens * vision.output_size
         outs = [part.out for part in self._parts if part.is_merged]
-        read = [self._device.read(out, 0, size).view(np.float32) for out in outs]
-        results = [values.reshape(tokens, vision.output_size) for values in read]
+        read = self._device.fetch(*(out.range(0, size) for out in outs)).collect()
+        results = [values.view(np.float32).reshape(tokens, -1) for values in read]
         if not all(np.isfinite(values[:, :1]).all() for values in results):
             raise GenerationError("the vision tower gave values that are not finite")
         return results

@@ -10,13 +10,15 @@ from rdrr._measurement import spread
 from rdrr._model_card import model_card
 from rdrr._report_html import render
 from rdrr._report_view import read_report, view
-from rdrr.evaluate import compare
+from rdrr._sample_texts import SENTENCES
+from rdrr.evaluate import compare, compare_embeddings
 from rdrr_converter.convert import convert
 from rdrr_format.errors import UsageError
 from rdrr_format.locations import parse_hub
 from rdrr_manifests.package import open_package
 from support.commands import EXAMPLE, ROOT, error_line
 from support.commands import rdrr as run
+from support.encoders import make_encoder, save_encoder
 
 HELD_OUT = ROOT / "tests/data/text/heldout.txt"
 CARD = parse_hub("hf://someone/model")
@@ -70,8 +72,46 @@ def test_a_measured_package_differs_in_its_report_only(tmp_path):
     assert "Divergence" not in model_card(open_package(tmp_path / "b").manifest, CARD, report=plain)
 
 
+def test_the_similarity_of_embeddings_is_measured_on_bundled_sentences(rng, tmp_path):
+    save_encoder(make_encoder("bert", rng), tmp_path / "source")
+    options = {"quantize": "q8_0", "tensor_types": {"up_proj": "Q4_0"}}
+    result = rdrr.convert(tmp_path / "source", tmp_path / "out", measure="sentences", **options)
+    for name, kind in (("plain", "f32"), ("usual", "q8_0")):
+        rdrr.convert(tmp_path / "source", tmp_path / name, quantize=kind)
+    report = read_report(tmp_path / "out")
+    measured = report.measured
+    assert measured == result.measured
+    texts = [text for text in SENTENCES if text]
+    with rdrr.load(tmp_path / "plain", backend="cpu") as base:
+        for name, figures in (("out", measured.package), ("usual", measured.usual)):
+            with rdrr.load(tmp_path / name, backend="cpu") as model:
+                expected = compare_embeddings(model, base, texts)
+            assert figures.mean == pytest.approx(expected.mean, abs=2e-6)
+            assert figures.least == pytest.approx(expected.least, abs=2e-6)
+    assert measured.package.least < measured.usual.least <= measured.usual.mean < 1
+    said = f"{measured.package.mean:.6f} on average, {measured.package.least:.6f} at least"
+    card = model_card(open_package(tmp_path / "out").manifest, CARD, report=report)
+    for text in (render(view(report)), card, run("report", tmp_path / "out").out):
+        assert said in text
+    assert "pipeline_tag: feature-extraction" in card
+    assert "rdrr embed hf://someone/model" in card
+
+
+def test_each_line_of_a_file_is_a_text_whose_embedding_is_compared(rng, tmp_path):
+    save_encoder(make_encoder("bert", rng), tmp_path / "source")
+    (tmp_path / "texts.txt").write_text("a b c\n\nd e\n", encoding="utf-8")
+    (tmp_path / "none.txt").write_text(" \n", encoding="utf-8")
+    options = {"quantize": "f32", "measure": tmp_path / "texts.txt"}
+    measured = rdrr.convert(tmp_path / "source", tmp_path / "out", **options).measured
+    assert (measured.texts, measured.usual) == (2, None)
+    assert measured.package.least == measured.package.mean == 1
+    with pytest.raises(UsageError, match="a text on each line"):
+        rdrr.convert(tmp_path / "source", tmp_path / "none", measure=tmp_path / "none.txt")
+
+
 def test_a_source_without_loss_has_no_divergence(tmp_path):
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32", measure=HELD_OUT)
+    result = rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32", measure="sentences")
+    assert result.measured.tokens > 500
     assert result.measured.package.mean < 1e-6
     assert result.measured.package.same_top == 1
 

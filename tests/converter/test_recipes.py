@@ -91,6 +91,16 @@ def test_attention_gets_more_bits_in_models_with_eight_experts(experts, key, out
     assert found("q4_k_m", "q_proj") == "Q4_K"
 
 
+def test_q8_0_keeps_the_values_of_encoders_in_f16():
+    def type_of(recipe, part, causal):
+        name = f"model.layers.3.self_attn.{part}.weight"
+        return choose_dtype(RECIPES[recipe], "matmul", name, 3, 6, tied=True, causal=causal)[0].name
+
+    assert type_of("q8_0", "v_proj", False) == "F16"
+    assert type_of("q8_0", "v_proj", True) == type_of("q8_0", "k_proj", False) == "Q8_0"
+    assert type_of("q4_0", "v_proj", False) == "Q4_0"
+
+
 @pytest.mark.parametrize(
     ("layers", "grouped", "expected"), [(80, True, "Q5_K"), (80, False, "Q4_K"), (32, True, "Q4_K")]
 )

@@ -1,87 +1,75 @@
-"""Parsed C declarations are kept for later processes, and no folder or file can do harm."""
+"""C declarations are compiled once for later processes, and no folder or file can do harm."""
 
 from __future__ import annotations
 
+import cffi
 import pytest
-from cffi import FFI, cparser
+from cffi.api import FFI
 from rdrr_device.implementations import c_declarations
-from rdrr_device.implementations.c_declarations import KeptTrees, kept_declarations
+from rdrr_device.implementations.c_declarations import compiled_declarations, kept_declarations
 
-VERSIONS = ("3.11", "2.0")
-
-
-class Counting:
-    """A parser that counts what it parses."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def parse(self, text):
-        self.texts.append(text)
-        return {"tree of": text}
+TEXT = "typedef struct Pair { int low; int high; } Pair; enum Kind { A, B = 7 }; int abs(int);"
 
 
 @pytest.fixture
-def parser():
-    return Counting()
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(c_declarations, "cache_folder", lambda: tmp_path / "new")
+    return tmp_path / "new" / "declarations"
 
 
-def test_a_text_is_parsed_once_for_later_processes(parser, tmp_path):
+@pytest.fixture
+def parsed(monkeypatch):
+    """The texts that cffi parses."""
+    texts, parse = [], FFI.cdef
+    monkeypatch.setattr(FFI, "cdef", lambda ffi, text: [texts.append(text), parse(ffi, text)])
+    return texts
+
+
+def check(ffi) -> None:
+    assert ffi.sizeof("Pair[3]") == 24
+    assert ffi.new("Pair *", {"high": 7}).high == 7
+    assert ffi.typeof("enum Kind").relements == {"A": 0, "B": 7}
+    assert ffi.dlopen(None).abs(-7) == 7
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_text_is_parsed_once_for_later_processes(parsed):
     for _ in range(2):
-        kept = KeptTrees(parser, tmp_path / "new" / "folder", VERSIONS)
-        assert kept.parse("int x;") == {"tree of": "int x;"}
-    assert parser.texts == ["int x;"]
-    kept.parse("int y;")
-    assert parser.texts == ["int x;", "int y;"]
+        check(compiled_declarations(TEXT))
+    assert parsed == [TEXT]
+    compiled_declarations("int labs(int);")
+    assert len(parsed) == 2
 
 
-def test_a_text_is_parsed_again_by_another_version(parser, tmp_path):
-    for versions in (VERSIONS, ("3.12", "2.0"), ("3.11", "2.1")):
-        KeptTrees(parser, tmp_path, versions).parse("int x;")
-    assert len(parser.texts) == 3
+@pytest.mark.parametrize("damage", ["", "import nothing_of_this_name", "ffi = (", "\0"])
+def test_a_damaged_file_is_compiled_again_and_replaced(folder, parsed, damage):
+    compiled_declarations(TEXT)
+    (file,) = folder.glob("*.py")
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(damage, encoding="utf-8")
+    check(compiled_declarations(TEXT))
+    assert len(parsed) == 2
+    assert file.read_text(encoding="utf-8") == whole
 
 
-@pytest.mark.parametrize("damage", [b"", b"cnothing\nmissing\n.", b"\x80\x05X"])
-def test_a_damaged_file_is_parsed_again_and_replaced(parser, tmp_path, damage):
-    kept = KeptTrees(parser, tmp_path, VERSIONS)
-    kept.parse("int x;")
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(damage)
-    assert kept.parse("int x;") == {"tree of": "int x;"}
-    assert len(parser.texts) == 2
-    assert kept.parse("int x;") == {"tree of": "int x;"}
-    assert len(parser.texts) == 2
+def test_a_folder_that_cannot_be_written_is_no_error(folder):
+    folder.parent.write_bytes(b"")
+    check(compiled_declarations(TEXT))
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(parser, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    kept = KeptTrees(parser, tmp_path / "file" / "folder", VERSIONS)
-    assert kept.parse("int x;") == {"tree of": "int x;"}
-
-
-def declared() -> FFI:
-    ffi = FFI()
+def test_a_module_that_declares_a_library_gets_compiled_declarations_within_the_block(folder):
+    plain = cffi.FFI
     with kept_declarations():
-        ffi.cdef("typedef struct Pair { int low; int high; } Pair; enum Kind { A, B = 7 };")
-    return ffi
+        ffi = cffi.FFI()
+        ffi.cdef(TEXT)
+        ffi.set_source("pairs.h", None)
+    check(ffi)
+    assert cffi.FFI is plain is FFI
+    assert len(list(folder.glob("*.py"))) == 1
 
 
-def test_declarations_that_were_kept_are_those_that_are_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(c_declarations, "cache_folder", lambda: tmp_path)
-    parser = cparser._get_parser()
-    parsed = declared()
-    with monkeypatch.context() as without:
-        without.setattr(parser, "parse", lambda *_: pytest.fail("parsed again"))
-        kept = declared()
-    assert cparser._get_parser() is parser
-    for ffi in (parsed, kept):
-        assert ffi.sizeof("Pair[3]") == 24
-        assert ffi.typeof("enum Kind").relements == {"A": 0, "B": 7}
-
-
-def test_without_the_internals_of_cffi_nothing_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(c_declarations, "cache_folder", lambda: tmp_path)
-    monkeypatch.delattr(cparser, "_get_parser")
-    with kept_declarations():
-        pass
-    assert not list(tmp_path.iterdir())
+@pytest.mark.usefixtures("folder")
+def test_the_class_is_given_back_after_an_error():
+    with pytest.raises(cffi.CDefError), kept_declarations():
+        cffi.FFI().cdef("nonsense")
+    assert cffi.FFI is FFI

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from rdrr_runtime.backend import Row, resumable
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.images.patches import ImagePatches
-from rdrr_runtime.images.rows import SeenImages
+from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
+from rdrr_runtime.reference import backend as reference
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.reference.tower import CpuTower
 from support.checkpoints import make_multimodal
 from support.comparison import relative_error
+from support.gemma_images import inputs_of_gemma4, make_gemma4, patches_of_gemma4
+from support.images import pixels_of
 from support.seeds import generator_of
 from support.tiny_models import VOCAB
 
@@ -49,10 +53,31 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "linear_num_value_heads": 4,
         },
     ),
+    "gemma3": (
+        {"image_size": 8 * 14, "num_hidden_layers": 2},
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 12,
+        },
+    ),
+    "gemma4": (
+        {"num_hidden_layers": 2},
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "global_head_dim": 64,
+            "sliding_window": 12,
+            "use_bidirectional_attention": "vision",
+        },
+    ),
+    "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of the tower and of the text model: with taps, and with recurrent states."""
+"""Configurations of tower and text model: with taps, with recurrent states, with images that are
+seen whole, of 15 or 16 tokens, which are more than the window, and with tiles."""
 
 WIDTH = 3 * 2 * 16 * 16
+TILE, PATCH = 4, 14
 CONTEXT = 320
 CPU, GPU = 1e-4, 1e-3
 Part = list[int] | ImagePatches
@@ -61,13 +86,19 @@ Part = list[int] | ImagePatches
 class Seeing:
     """A random model of transformers, its package, and prompts for both."""
 
+    square = 4
+    """Patches of a token."""
+
     def __init__(self, folder: Path, rng: np.random.Generator, kind: str) -> None:
         tower, text = KINDS[kind]
-        self.model = make_multimodal(kind, rng, tower, **text)
+        self.model = self.make(kind, rng, tower, **text)
         self.model.save_pretrained(folder / "model")
         convert(folder / "model", folder / "out", quantize="f32", vision_quantize="f32")
         self.package: Package = open_package(folder / "out")
         self.tower, self.rng = CpuTower(self.package), rng
+
+    def make(self, *sizes: Any, **text: Any) -> Any:
+        return make_multimodal(*sizes, **text)
 
     def text(self, count: int) -> list[int]:
         return self.rng.integers(0, VOCAB, count).tolist()
@@ -94,25 +125,77 @@ class Seeing:
         ids = [
             token
             for part in parts
-            for token in (part if isinstance(part, list) else [shown] * (len(part.patches) // 4))
+            for token in (
+                part if isinstance(part, list) else [shown] * (len(part.patches) // self.square)
+            )
         ]
         inputs = torch.tensor([ids])
+        seen = self.seen(images, inputs == shown)
         with torch.no_grad():
-            output = self.model(
-                inputs,
-                pixel_values=torch.from_numpy(np.concatenate([x.patches for x in images])),
-                image_grid_thw=torch.tensor([image.grid for image in images]),
-                mm_token_type_ids=(inputs == shown).int(),
-                use_cache=False,
-            )
-        return output.logits[0].numpy()
+            return self.model(inputs, use_cache=False, **seen).logits[0].numpy()
+
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        """Return the inputs of transformers for images."""
+        return {
+            "pixel_values": torch.from_numpy(np.concatenate([x.patches for x in images])),
+            "image_grid_thw": torch.tensor([image.grid for image in images]),
+            "mm_token_type_ids": is_image.int(),
+        }
 
 
-@pytest.fixture(
-    scope="module", params=["qwen3_vl", pytest.param("qwen3_5", marks=pytest.mark.thorough)]
-)
+class SeeingGemma(Seeing):
+    """The same for Gemma 3, whose images have 8 x 8 patches, whatever is asked for."""
+
+    def image(self, *_: int) -> ImagePatches:
+        values = self.rng.standard_normal((64, 3 * PATCH**2)).astype(np.float32)
+        return ImagePatches(values, (1, 8, 8))
+
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        pixels = np.concatenate([pixels_of(image, PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(pixels), "token_type_ids": is_image.int()}
+
+
+class SeeingGemma4(SeeingGemma):
+    """The same for Gemma 4, whose layers with a window see images whole."""
+
+    square = 9
+
+    def make(self, _: str, *sizes: Any, **text: Any) -> Any:
+        return make_gemma4(*sizes, **text)
+
+    def image(self, *_: int) -> ImagePatches:
+        return patches_of_gemma4(self.rng, 9, 15)
+
+    def seen(self, images: Sequence[ImagePatches], is_image: torch.Tensor) -> dict[str, Any]:
+        inputs = [inputs_of_gemma4(image) for image in images]
+        joined = {name: torch.cat([each[name] for each in inputs]) for name in inputs[0]}
+        return {**joined, "mm_token_type_ids": is_image.int()}
+
+
+class SeeingTiles(Seeing):
+    """The same of a model whose images are tiles of one size, and whose positions are slots."""
+
+    def image(self, *grid: int) -> ImagePatches:
+        tiles = 1 + int(np.prod(grid)) // (TILE * TILE)
+        shape = (tiles * TILE * TILE, 3 * PATCH**2)
+        values = self.rng.standard_normal(shape).astype(np.float32)
+        return ImagePatches(values, (tiles, TILE, TILE))
+
+    def seen(self, images: Sequence[ImagePatches], _is_image: torch.Tensor) -> dict[str, Any]:
+        tiles = np.concatenate([pixels_of(image, PATCH) for image in images])
+        return {"pixel_values": torch.from_numpy(tiles)[None]}
+
+
+CLASSES = {"smolvlm": SeeingTiles, "gemma3": SeeingGemma, "gemma4": SeeingGemma4}
+NIGHTLY = [
+    pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen3_5", "smolvlm", "gemma4")
+]
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "gemma3", *NIGHTLY])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    return Seeing(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
+    kind = CLASSES.get(request.param, Seeing)
+    return kind(tmp_path_factory.mktemp("seeing"), generator_of(request), request.param)
 
 
 @pytest.fixture(scope="module", params=["cpu", "wgpu"])
@@ -162,6 +245,10 @@ def test_an_image_behind_much_text_and_a_second_turn_go_on_where_they_should(see
 def test_a_prompt_that_is_cut_within_an_image_gives_the_same_logits(seeing, backend):
     parts = [seeing.text(3), seeing.image(6, 10), seeing.text(4)]
     ids = seeing.ids(backend.images, parts)
+    if isinstance(seeing, SeeingGemma):  # its tokens attend to later ones
+        with pytest.raises(GenerationError, match="must run in one pass"):
+            backend.fill(ids[:10], 0)
+        return
     for cut in (5, 10):
         backend.fill(ids[:cut], 0)
         logits = backend.logits(ids[cut:], cut)
@@ -198,10 +285,46 @@ def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
 
 def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     image, text = seeing.image(6, 10), seeing.text(4)
-    turned = ImagePatches(image.patches, (1, 10, 6))
+    if isinstance(seeing, SeeingTiles | SeeingGemma):
+        turned = ImagePatches(image.patches[::-1].copy(), image.grid)
+    else:
+        turned = ImagePatches(image.patches, (1, 10, 6))
     ids = seeing.ids(backend.images, [text, turned, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
+
+
+def test_prompts_of_several_passes_give_the_same_logits(seeing, backend, monkeypatch):
+    """An image that is seen whole would be cut."""
+    parts = [seeing.text(6), seeing.image(4, 8), seeing.text(4)]
+    ids = seeing.ids(backend.images, parts)
+    if isinstance(backend, CpuBackend):
+        monkeypatch.setattr(reference, "PREFILL_ROWS", 18)
+    else:
+        step = backend._sequence.step
+        monkeypatch.setattr(step, "_images", replace(step._images, rows=18))
+    logits = backend.logits(ids, 0)
+    assert relative_error(logits[0], seeing.expected(parts)[-1]) <= tolerance(backend)
+
+
+@pytest.mark.thorough
+def test_draft_tokens_behind_an_image_are_verified(seeing, backend):
+    """They run in short passes, which not all images fit."""
+    parts = [seeing.text(3), seeing.image(6, 12), seeing.text(4)]
+    ids = seeing.ids(backend.images, parts)
+    rows = backend.window_logits(ids, 0, last_n=3)
+    assert relative_error(rows, seeing.expected(parts)[-3:]) <= tolerance(backend)
+
+
+def test_tokens_of_gemmas_images_attend_to_later_ones(request, tmp_path, monkeypatch):
+    """The control of the tests above."""
+    seeing = SeeingGemma(tmp_path, generator_of(request), "gemma3")
+    backend = CpuBackend(seeing.package, context=CONTEXT)
+    parts = [seeing.text(3), seeing.image(), seeing.text(4)]
+    ids, expected = seeing.ids(backend.images, parts), seeing.expected(parts)[-1]
+    assert relative_error(backend.logits(ids, 0)[0], expected) <= CPU
+    monkeypatch.setattr(SeenImages, "are_seen_whole", lambda *_: False)
+    assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * CPU
 
 
 def features(value: float, grid: tuple[int, int, int] = (1, 2, 2)) -> ImageFeatures:
@@ -221,3 +344,12 @@ def test_the_same_features_have_the_same_ids_and_others_have_others():
     with pytest.raises(GenerationError, match="is forgotten"):
         images.features([5, 104])
     assert images.add(features(1.0)) == range(112, 116)
+
+
+@pytest.mark.parametrize(("has_axes", "last"), [(True, 7), (False, 10)])
+def test_text_behind_an_image_goes_on_at_its_slot_where_positions_have_no_axes(has_axes, last):
+    images = SeenImages(100, 0, 8, has_axes=has_axes)
+    image = images.add(features(1.0, (1, 2, 3)))
+    positions = SequencePositions(images)
+    assert positions.of([1, 2, *image, 3, 4, 5], 0)[-1].tolist() == [last] * 3
+    assert positions.of([6], 11)[0].tolist() == [last + 1] * 3

@@ -13,7 +13,10 @@ from rdrr_format.extras import EXTRAS, import_extra, install_hint
 from rdrr_format.remote_stores import FsspecStore
 
 ROOT = Path(__file__).parents[2]
-MEMBERS = ("torch", "remote", "ray", "grammar", "dawn", "lm-eval", "serve", "images", "parquet")
+MEMBERS = (
+    *("torch", "remote", "ray", "grammar", "dawn", "lm-eval"),
+    *("serve", "serve-ray", "images", "parquet"),
+)
 
 
 def test_a_package_that_is_installed_is_returned():

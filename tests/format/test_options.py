@@ -24,6 +24,7 @@ class TeaOptions:
     """How tea is made."""
 
     leaf: str = option("black", "Which tea.", choices=("black", "green"))
+    into: str = option("", "What goes into it.", choices=("milk", "honey", ""), several=True)
     minutes: float | None = option(None, "Time to steep.", minimum=1, flag="--steep")
     sugar: int = option(0, "Lumps of sugar.", expected="an even number", holds=lambda n: n % 2 == 0)
     notes: Mapping[str, str] = option({}, "What else to know.")
@@ -36,7 +37,7 @@ class TeaOptions:
 def test_a_field_is_declared_once_and_documented_in_its_class():
     assert "minutes: Time to steep." in (TeaOptions.__doc__ or "")
     declared = options_of(TeaOptions)
-    assert list(declared) == ["leaf", "minutes", "sugar", "notes"]  # brewed is no option
+    assert list(declared) == ["leaf", "into", "minutes", "sugar", "notes"]  # brewed is no option
     assert declared["leaf"].flag == "--leaf"
     assert declared["minutes"].flag == "--steep"
 
@@ -58,6 +59,8 @@ def test_options_are_given_by_name_and_cannot_be_changed():
     ("allowed", "refused", "message"),
     [
         ({"leaf": "green"}, {"leaf": "mint"}, "`leaf` has no such value.*black, green.*mint"),
+        ({"into": "honey"}, {"into": "milk,mint"}, "`into` .*milk, honey.*or several.*milk,mint"),
+        ({"leaf": "black"}, {"leaf": "black,green"}, "`leaf` has no such value"),
         ({"minutes": 1}, {"minutes": 0.5}, "`minutes` is out of range.*at least 1.*0.5"),
         ({"minutes": None}, {"minutes": float("nan")}, "`minutes` is out of range"),
         ({"sugar": 2}, {"sugar": 3}, "`sugar` is out of range.*an even number.*3"),
@@ -136,3 +139,8 @@ def test_nothing_is_guessed_where_no_name_is_near():
     assert raised.value.hint is None
     assert not nearest("stream", ["temperature"], {"temp": "temperature"})
     assert nearest("tempo", ["temperature"], {"temp": "temperature"}) == "temperature"
+
+
+def test_several_choices_are_held_in_their_order_and_once():
+    assert TeaOptions(into="Honey, milk,honey").into == "milk,honey"
+    assert TeaOptions(into="HONEY").into == "honey"

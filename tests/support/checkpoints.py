@@ -96,12 +96,16 @@ def make_multimodal(
         **text,
     }
     vision = {**_VISION, **_MORE_VISION}.get(kind, _VISION["gemma3"]) | dict(more_vision or {})
-    config = AutoConfig.for_model(kind, text_config=settings, vision_config=copy.deepcopy(vision))
+    whole = {"text_config": settings, "vision_config": copy.deepcopy(vision)}
+    if kind == "gemma3":  # four patches make a token
+        whole["mm_tokens_per_image"] = (vision["image_size"] // vision["patch_size"] // 2) ** 2
+    config = AutoConfig.for_model(kind, **whole)
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     norm = 0.0 if kind.startswith("gemma") else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            values = _values(name, tuple(parameter.shape), rng, norm=norm)
+            centre = 1.0 if "vision_tower" in name else norm
+            values = _values(name, tuple(parameter.shape), rng, norm=centre)
             parameter.copy_(torch.from_numpy(values))
     return model.eval()
 

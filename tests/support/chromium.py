@@ -1,7 +1,7 @@
-"""Run a JavaScript module in a headless Chromium, served from this machine.
+"""Run a JavaScript module in a headless Chromium or Firefox, served from this machine.
 
-Debian's Chromium has the software adapter SwiftShader, so no GPU is needed. The module gets its
-result out by `report(value)`; no driver of the browser is needed.
+Debian's Chromium has the software adapter SwiftShader, and its Firefox takes Mesa's, so no GPU is
+needed. The module gets its result out by `report(value)`; no driver of the browser is needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -29,9 +29,16 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
+    "--disable-renderer-backgrounding",
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
 )
+PREFERENCES = (
+    "dom.webgpu.enabled",
+    "dom.webgpu.workers.enabled",
+    "gfx.webgpu.ignore-blocklist",
+)
+"""What is switched on in Firefox: it offers software adapters only without its blocklist."""
 PAGE = """<!doctype html><script type="module">
 globalThis.report = (value) => fetch('/report', {method: 'POST', body: JSON.stringify(value)});
 const failed = (error) => report({error: String(error?.stack ?? error)});
@@ -45,12 +52,27 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def find_firefox() -> str | None:
+    """Return the program, or None if there is none."""
+    return shutil.which("firefox-esr") or shutil.which("firefox")
+
+
 def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
-    """Run a module in a new Chromium and return what it reports.
+    """Run a module in a new Chromium and return what it reports; see `run_in_tabs`."""
+    (report,) = run_in_tabs(1, module, folders)
+    return report
+
+
+def run_in_tabs(
+    tabs: int, module: Path, folders: Mapping[str, Path], *, firefox: bool = False
+) -> list[Any]:
+    """Run a module in each tab of a new browser at the same time, and return what they report.
 
     Args:
+        tabs: Number of tabs.
         module: File of the module.
         folders: Folders and files that are served, by the first part of their URL.
+        firefox: Whether the browser is Firefox.
 
     Raises:
         RuntimeError: The module failed, or did not report in time.
@@ -59,30 +81,45 @@ def run_module(module: Path, folders: Mapping[str, Path]) -> Any:
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         _serving({"module": module, **folders}, reports) as url,
-        _chromium(profile, url) as log,
+        _running(_firefox(profile) if firefox else _chromium(profile), [url] * tabs) as log,
     ):
         try:
-            report = reports.get(timeout=HANGS)
+            reported = [reports.get(timeout=HANGS) for _ in range(tabs)]
         except Empty:
             text = f"no report within {HANGS} s: {log.read_text(encoding='utf-8')[-2000:]}"
             raise RuntimeError(text) from None
-    if isinstance(report, dict) and "error" in report:
-        raise RuntimeError(report["error"])
-    return report
+    for report in reported:
+        if isinstance(report, dict) and "error" in report:
+            raise RuntimeError(report["error"])
+    return reported
+
+
+def _chromium(profile: str) -> list[str]:
+    program = find_chromium()
+    assert program is not None, NOT_INSTALLED
+    return [program, *FLAGS, f"--user-data-dir={profile}"]
+
+
+def _firefox(profile: str) -> list[str]:
+    program = find_firefox()
+    assert program is not None, "Firefox is not installed: apt-get install firefox-esr"
+    lines = [f'user_pref("{name}", true);\n' for name in PREFERENCES]
+    Path(profile, "user.js").write_text("".join(lines), encoding="utf-8")
+    return [program, "--headless", "--no-remote", "--profile", profile]
 
 
 @contextmanager
-def _chromium(profile: str, url: str) -> Iterator[Path]:
-    program, log = find_chromium(), Path(profile, "stderr.txt")
-    assert program is not None, NOT_INSTALLED
-    command = [program, *FLAGS, f"--user-data-dir={profile}", url]
-    with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-        try:
-            yield log
-        finally:
-            process.terminate()
-            process.wait()
+def _running(command: Sequence[str], urls: Sequence[str]) -> Iterator[Path]:
+    """Run a browser for the length of a block, and yield the file of what it writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "stderr.txt")
+        with log.open("w") as errors:
+            process = subprocess.Popen([*command, *urls], stdout=subprocess.DEVNULL, stderr=errors)
+            try:
+                yield log
+            finally:
+                process.terminate()
+                process.wait()
 
 
 @contextmanager

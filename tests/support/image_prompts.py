@@ -25,6 +25,7 @@ QWEN_TEMPLATE = """{% for m in messages %}<|end|>{{ m.role }}
 TOKENS = {
     "qwen": ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"),
     "idefics": ("<fake_token_around_image>", "<image>", "<global-img>", "<row_1_col_1>"),
+    "gemma4": ("<|image>", "<|image|>", "<image|>"),
     "gemma": ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
 }
 PICTURES = (drawn_image(133, 58), drawn_image(64, 64))

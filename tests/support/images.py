@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from rdrr_manifests.models import Processor, Tiles, Video
+from rdrr_runtime.images.patches import ImagePatches
 
 QWEN = Processor(
     sizing="pixel_bounds",
@@ -102,3 +103,16 @@ def save_processor(folder: Path, patch_size: int = 16) -> None:
     settings = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": patch_size}
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(settings), encoding="utf-8")
+
+
+def pixels_of(image: ImagePatches, size: int) -> np.ndarray:
+    """Return the pixels of the frames of merged patches of one frame, [frames, 3, height, width].
+
+    Args:
+        image: The patches, in rows of the squares of 2 x 2 that become one token.
+        size: Height and width of a patch.
+    """
+    frames, height, width = image.grid
+    squares = image.patches.reshape(frames, height // 2, width // 2, 2, 2, 3, size, size)
+    pixels = squares.transpose(0, 5, 1, 3, 6, 2, 4, 7)
+    return pixels.reshape(frames, 3, height * size, width * size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,14 @@ from support.lowered import MATRIX_SHAPES
 
 
 def stating_matrices(
-    bench: Bench, rows: int, max_rows: int | None = None, base: int = 0
+    bench: Bench,
+    rows: int,
+    max_rows: int | None = None,
+    base: int = 0,
+    tokens: Sequence[int] | None = None,
 ) -> OpContext:
     """Return a context of a device that states a shape, and multiplies it if it can."""
-    ctx = bench.context(rows, base=base, max_rows=max_rows)
+    ctx = bench.context(rows, base=base, max_rows=max_rows, tokens=tokens)
     stated = bench.device.capabilities
     matrices = stated.matrices or MATRIX_SHAPES
     sizes = stated.subgroup_sizes

@@ -16,6 +16,7 @@ VALUES = "a table or constants of another project that name the model, without e
 
 COMPARED: Mapping[str, str] = {
     "Phi-4-mini": WHOLE,
+    "SmolVLM2-500M": WHOLE,
     "DeepSeek-V2-Lite": WHOLE,
     "Kimi-K2-Instruct": WHOLE,
     "GLM-4.5-Air": WHOLE,

@@ -18,6 +18,18 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """transformers' names of the configurations, and the options of each."""
 
+LATER: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    },
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256},
+}
+"""A hybrid and a mixture, which not all of those runtimes know."""
+
 _SIZES = {
     "hidden_size": 256,
     "intermediate_size": 768,
@@ -40,7 +52,7 @@ def save_model(
     """Write a random checkpoint in float16, with the tokenizer of another one.
 
     Args:
-        name: One of `MODELS`.
+        name: One of `MODELS` or `LATER`.
         folder: Folder to create.
         tokenizer_from: Checkpoint with the tokenizer.
         seed: Random seed of the weights.
@@ -51,7 +63,7 @@ def save_model(
 
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(name, **_SIZES | MODELS[name] | sizes)
+        AutoConfig.for_model(name, **_SIZES | (MODELS | LATER)[name] | sizes)
     )
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,6 +1,6 @@
-"""Packages run in Chromium give the ids and texts of the Python runtime.
+"""Packages run in Chromium and Firefox give the ids and texts of the Python runtime.
 
-Chromium runs on its software adapter. `make test-web` builds what it loads and runs these tests,
+Both run on software adapters. `make test-web` builds what it loads and runs these tests,
 which are skipped otherwise: those that are not `thorough` with SHORT=1.
 """
 
@@ -13,7 +13,7 @@ import shutil
 import numpy as np
 import pytest
 import rdrr
-from support.chromium import NOT_INSTALLED, find_chromium, run_module
+from support.chromium import NOT_INSTALLED, find_chromium, find_firefox, run_in_tabs
 from support.commands import EXAMPLE, ROOT
 from support.encoders import make_encoder, save_encoder
 from support.greedy_ids import check_greedy_ids
@@ -39,9 +39,31 @@ OPTIONS = {
 }
 TOKENS = 4
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+SCHEMA = {
+    "max_tokens": 24,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "verse",
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "speaker": {"enum": ["God", "Moses", "the people"]},
+                    "verse": {"type": "integer", "minimum": 1, "maximum": 50},
+                },
+                "required": ["speaker", "verse"],
+                "additionalProperties": False,
+            },
+        },
+    },
+}
 MESSAGES = [{"role": "user", "content": "And God said"}]
-RANDOM = ("gemma3_text", "qwen3")
-"""Models with random weights."""
+LONG = [int(token_id) for token_id in np.random.default_rng(5).integers(3, 8000, 2040)]
+RANDOM = ("gemma3_text", "qwen3", "qwen3_5_text", "qwen3_moe", "tied")
+"""Models with random weights: dense, a hybrid, a mixture, and an embedding that is split since it
+is larger than a binding, and is the head too."""
+
+SMALL_BINDINGS = DEVICE | {"limits": {"max-storage-buffer-binding-size": 2 << 20}}
 
 pytestmark = [
     pytest.mark.skipif("RDRR_TEST_WEB" not in os.environ, reason="run by make test-web"),
@@ -49,21 +71,42 @@ pytestmark = [
 ]
 
 
-def with_programs(package, folder):
+def with_programs(package, folder, described=DEVICE):
     device = folder / "device.json"
-    device.write_text(json.dumps(DEVICE), encoding="utf-8")
+    device.write_text(json.dumps(described), encoding="utf-8")
     rdrr.web(package, targets=[device])
     return package
 
 
-def run(packages, cases, folder):
-    """Run cases in one browser, and return what each reports."""
+def random_package(name, folder):
+    """Return a package of a model of `RANDOM` with its programs."""
+    if name != "tied":
+        save_model(name, folder / f"{name}-checkpoint", tokenizer_from=EXAMPLE)
+        rdrr.convert(folder / f"{name}-checkpoint", folder / name)
+        return with_programs(folder / name, folder)
+    sizes = {"num_hidden_layers": 1, "tie_word_embeddings": True}
+    save_model("qwen3", folder / "tied-checkpoint", tokenizer_from=EXAMPLE, **sizes)
+    rdrr.convert(folder / "tied-checkpoint", folder / name, quantize="f16")
+    size = rdrr.open_package(folder / name).manifest.tensors["model.embed_tokens.weight"].size
+    assert size > SMALL_BINDINGS["limits"]["max-storage-buffer-binding-size"]
+    return with_programs(folder / name, folder, SMALL_BINDINGS)
+
+
+def run(packages, cases, folder, tabs=1, *, firefox=False):
+    """Run cases in one browser, and return what each reports; of several tabs, a list."""
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
-    served = {"cases": folder / "cases.json", "build": ROOT / "api" / "rdrr" / "browser"}
-    reports = run_module(BUILD / "chromium.mjs", {**served, **packages})
-    failed = {name: report["error"] for name, report in reports.items() if "error" in report}
-    assert not failed, failed
-    return reports
+    served = {
+        "cases": folder / "cases.json",
+        "build": ROOT / "api" / "rdrr" / "browser",
+        "grammar": ROOT / "web/node_modules/@mlc-ai/web-xgrammar/lib/index.js",
+    }
+    tabs_reports = run_in_tabs(
+        tabs, BUILD / "chromium.mjs", {**served, **packages}, firefox=firefox
+    )
+    for reports in tabs_reports:
+        failed = {name: report["error"] for name, report in reports.items() if "error" in report}
+        assert not failed, failed
+    return tabs_reports if tabs > 1 else tabs_reports[0]
 
 
 def requests_of(prompt=PROMPT, tokens=TOKENS):
@@ -125,6 +168,7 @@ def report(package, model, stop, tmp_path_factory):
         {**request, **OPTIONS["sampled"], "n": 2, "max_tokens": 2},
         {"messages": MESSAGES, "max_tokens": TOKENS, **GREEDY},
         {"messages": following(model), "max_tokens": 2, **GREEDY},
+        {**request, **OPTIONS["sampled"], "logprobs": 2, "max_tokens": 2},
     ]
     cases = {"texts": {"kind": "texts", "model": "package", "requests": requests}}
     return run({"package": package}, cases, tmp_path_factory.mktemp("cases"))["texts"]
@@ -167,7 +211,7 @@ def test_a_stream_joins_to_the_whole_text_and_ends_with_the_usage(report, model)
 
 
 def test_a_chat_has_the_answers_of_python_and_its_second_turn_goes_on_from_the_cache(report, model):
-    first, second = report["answers"][6:]
+    first, second = report["answers"][6:8]
     messages = following(model)
     (choice,) = first["choices"]
     assert choice["message"] == messages[1]
@@ -175,6 +219,21 @@ def test_a_chat_has_the_answers_of_python_and_its_second_turn_goes_on_from_the_c
     assert choice["message"]["content"] == model.chat(messages, max_tokens=2, **GREEDY).read()
     before = first["usage"]["prompt_tokens"] + TOKENS
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == before - 1
+
+
+def test_log_probabilities_are_those_of_python(report, model):
+    (only,) = report["answers"][8]["choices"]
+    recorded = only["logprobs"]
+    generation = model.generate(PROMPT, max_tokens=2, logprobs=2, **OPTIONS["sampled"])
+    generation.read()
+    assert only["token_ids"] == [token.token_id for token in generation.logprobs]
+    for at, token in enumerate(generation.logprobs):
+        assert recorded["tokens"][at] == model.decode([token.token_id])
+        assert recorded["token_logprobs"][at] == pytest.approx(token.logprob, abs=5e-3)
+        tops = {model.decode([best]): logprob for best, logprob in token.top}
+        assert recorded["top_logprobs"][at] == pytest.approx(tops, abs=5e-3)
+    assert recorded["text_offset"] == [0, len(recorded["tokens"][0])]
+    assert report["answers"][0]["choices"][0]["logprobs"] is None
 
 
 def test_the_usage_says_what_was_cached(report, model):
@@ -201,6 +260,15 @@ def test_a_survey_says_what_a_load_needs_and_keeps(report, package):
 def test_calls_that_end_early_leave_the_engine_as_it_was(report):
     assert report["faults"] == ["AbortError", *["usage"] * 5]
     assert choice(report["again"]) == choice(report["answers"][0])
+
+
+def test_a_text_that_was_saved_is_restored_without_running_again(report, model):
+    restored, prompt = report["restored"], len(model.encode(PROMPT))
+    assert choice(restored["answered"]) == choice(report["answers"][0])
+    usage = restored["answered"]["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == prompt - 1
+    assert restored["ids"] == prompt + TOKENS - 1
+    assert restored["faults"] == ["usage", "usage", "format"]
 
 
 def test_a_model_is_loaded_without_a_network_until_its_files_are_deleted(report):
@@ -256,20 +324,29 @@ def test_embeddings_are_those_of_python(encoder, tmp_path):
     assert (report["facts"]["embeds"], report["facts"]["generates"]) == (True, False)
 
 
+def long_context(folder):
+    """A random Qwen 3 of a layer whose program serves several contexts."""
+    sizes = {"num_hidden_layers": 1, "max_position_embeddings": 4096}
+    save_model("qwen3", folder / "long-checkpoint", tokenizer_from=EXAMPLE, **sizes)
+    rdrr.convert(folder / "long-checkpoint", folder / "long")
+    return with_programs(folder / "long", folder)
+
+
 @pytest.fixture(scope="module")
 def thorough(package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("more")
     rdrr.convert(EXAMPLE, folder / "rows")
     packages = {"package": package, "rows": with_programs(folder / "rows", folder)}
-    for name in RANDOM:
-        save_model(name, folder / f"{name}-checkpoint", tokenizer_from=EXAMPLE)
-        rdrr.convert(folder / f"{name}-checkpoint", folder / name)
-        packages[name] = with_programs(folder / name, folder)
+    packages |= {name: random_package(name, folder) for name in RANDOM}
     greedy = [{"prompt": PROMPT, "max_tokens": TOKENS, **GREEDY}]
     cases = {name: {"kind": "answers", "model": name, "requests": greedy} for name in RANDOM}
     cases["rows"] = {"kind": "answers", "model": "rows", "requests": requests_of()}
+    packages["long"] = long_context(folder)
+    ids = {"prompt": LONG, "max_tokens": 12, **GREEDY}
+    cases["long"] = {"kind": "long", "model": "long", "requests": [ids]}
     for kind in ("lost", "worker"):
         cases[kind] = {"kind": kind, "model": "package", "requests": requests_of()[:2]}
+    cases["worker"]["requests"].append({"prompt": PROMPT, **SCHEMA, **GREEDY})
     return packages, run(packages, cases, folder)
 
 
@@ -293,6 +370,34 @@ def test_other_models_choose_the_most_probable_tokens(thorough, name):
 
 
 @pytest.mark.thorough
+def test_the_cache_grows_when_a_text_needs_more(thorough):
+    packages, reports = thorough
+    assert reports["long"]["contexts"] == [2048, 4096]
+    (answer,) = reports["long"]["answers"]
+    _, ids = choice(answer)
+    assert len(ids) == 12
+    check_greedy_ids(packages["long"], LONG, ids)
+
+
+@pytest.mark.thorough
+def test_two_tabs_load_and_run_the_same_package(package, model, tmp_path):
+    cases = {"tabs": {"kind": "answers", "model": "package", "requests": requests_of()[:2]}}
+    for reports in run({"package": package}, cases, tmp_path, tabs=2):
+        for options, answer in zip(OPTIONS.values(), reports["tabs"]["answers"], strict=False):
+            assert choice(answer) == generated(model, options)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_firefox() is None, reason="Firefox is not installed")
+def test_firefox_gives_the_ids_of_python(package, model, tmp_path):
+    """Firefox compiles with naga, and takes Mesa's software adapter."""
+    cases = {"texts": {"kind": "answers", "model": "package", "requests": requests_of()}}
+    answers = run({"package": package}, cases, tmp_path, firefox=True)["texts"]["answers"]
+    for options, answer in zip(OPTIONS.values(), answers, strict=True):
+        assert choice(answer) == generated(model, options)
+
+
+@pytest.mark.thorough
 def test_a_lost_device_is_opened_again_and_the_text_goes_on(thorough, model):
     _, reports = thorough
     assert reports["lost"]["devices"] == 2
@@ -303,8 +408,17 @@ def test_a_lost_device_is_opened_again_and_the_text_goes_on(thorough, model):
 def test_a_worker_has_the_same_interface(thorough, model):
     _, reports = thorough
     report = reports["worker"]
-    for options, answer in zip(list(OPTIONS.values())[:2], report["answers"], strict=True):
+    for options, answer in zip(list(OPTIONS.values())[:2], report["answers"], strict=False):
         assert choice(answer) == generated(model, options)
     assert (report["fault"], report["aborted"]) == ("usage", "AbortError")
     assert report["facts"]["id"] == "small-llama"
     assert "download" in report["stages"]
+
+
+@pytest.mark.thorough
+def test_an_answer_by_a_schema_has_the_ids_of_python(thorough, model):
+    _, reports = thorough
+    text, ids = choice(reports["worker"]["answers"][2])
+    generation = model.generate(PROMPT, **SCHEMA, **GREEDY)
+    assert json.loads(text) == json.loads(generation.read())
+    assert ids == [int(token_id) for token_id in generation.token_ids]

@@ -5,6 +5,7 @@ export { RdrrError, type ErrorCode } from './errors.js';
 export { support, type Unsupported } from './device/device.js';
 export { Engine, type ModelFacts } from './engine/engine.js';
 export type { LoadOptions, Progress } from './engine/open.js';
+export type { Session } from './engine/session.js';
 export type { Survey } from './engine/survey.js';
 export type { ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest, Usage } from './engine/requests.js';
 export type { CallOptions, ChatChunk, ChatCompletion, ChatMessageAnswer, Completion, CompletionChunk, EmbeddingList } from './engine/answers.js';

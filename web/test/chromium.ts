@@ -12,7 +12,7 @@ interface Case {
   embeddings: EmbeddingRequest[];
 }
 
-const OPTIONS = { compile: 'lazily', context: 512 } as const;
+const OPTIONS = { compile: 'lazily', context: 512, grammar: '/grammar' } as const;
 const indexOf = (model: string): string => `${location.origin}/${model}/web/index.json`;
 const nameOf = (error: unknown): string => (error instanceof RdrrError ? error.code : (error as Error).name);
 
@@ -31,6 +31,18 @@ async function streamed(engine: Engine, request: Request): Promise<unknown> {
     last = chunk;
   }
   return { text, chunks, usage: last?.usage };
+}
+
+// A text that is saved, lost to another one, and restored; sessions that are refused.
+async function savedText(engine: Engine, request: Request): Promise<object> {
+  const session = await engine.save();
+  await engine.completions.create({ prompt: [1], max_tokens: 1, temperature: 0 });
+  await engine.restore(session);
+  const answered = await answer(engine, request);
+  const refused = [{ ...session, model: 'x' }, { ...session, context: 4096 }, { ...session, buffers: [] }];
+  const faults = [];
+  for (const other of refused) faults.push(await outcome(engine.restore(other)));
+  return { answered, ids: session.ids.length, faults };
 }
 
 const outcome = (call: Promise<unknown>): Promise<string> => call.then(() => 'none', nameOf);
@@ -99,10 +111,11 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     const facts = engine.model;
     const faults = await endedEarly(engine, requests[0]!);
     const again = await answer(engine, requests[0]!);
+    const restored = await savedText(engine, requests[0]!);
     await engine.close();
     faults.push(await outcome(answer(engine, requests[0]!)));
     const kept = await keptFiles(indexOf(model));
-    return { before, stages: [...stages], loaded, facts, answers, stream, times, faults, again, ...kept };
+    return { before, stages: [...stages], loaded, facts, answers, stream, times, faults, again, restored, ...kept };
   },
 
   async answers({ model, requests }) {
@@ -111,6 +124,17 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     for (const request of requests) answers.push(await answer(engine, request));
     await engine.close();
     return { answers };
+  },
+
+  // A text that outgrows the cache.
+  async long({ model, requests }) {
+    const engine = await Engine.load(indexOf(model), { compile: 'lazily' });
+    const contexts = [engine.model.context];
+    const answers = [];
+    for (const request of requests) answers.push(await answer(engine, request));
+    contexts.push(engine.model.context);
+    await engine.close();
+    return { answers, contexts };
   },
 
   // Embeddings, and what an engine that makes them refuses; `embed` in a worker.

@@ -161,7 +161,7 @@ class _Flag:
         if option.read_words is not None:
             return list[str] | None
         optional = self.default is None
-        if option.choices:
+        if option.choices and not option.several:
             choices: Any = Literal[option.choices]
             return choices | None if optional else choices
         if option.in_bytes:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rdrr_format.errors import UsageError
 from rdrr_format.extras import import_extra
 
 from rdrr._load_options import LoadOptions
@@ -18,9 +15,6 @@ from rdrr.cli._console import announce, note
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import PackagePaths
 from rdrr.cli._progress import status
-
-if TYPE_CHECKING:
-    from rdrr.serve.pool import Offer
 
 SWITCH_SECONDS = 0.0005
 """How long Python lets the thread of the sockets run while the thread of the model waits; the usual
@@ -86,53 +80,35 @@ def serve(
     import_extra("prometheus_client", "serve", "`rdrr serve`")
     from rdrr.serve.app import application
     from rdrr.serve.guards import hosts_of
-    from rdrr.serve.metrics import Metrics
-    from rdrr.serve.pool import Pool
-    from rdrr.serve.remote_images import Network
+    from rdrr.serve.packages import ServeOptions, key_in, pool_of_packages
 
-    if alias and len(path) > 1:
-        raise UsageError("an alias needs a server of one package", found=alias[0])
-    key = None if api_key_file is None else _key(api_key_file)
+    key = None if api_key_file is None else key_in(api_key_file)
     sys.setswitchinterval(SWITCH_SECONDS)
-    metrics, started = Metrics(), int(time.time())
-    how = {"aliases": tuple(alias or ()), "metrics": metrics, "started": started}
-    how |= {"template": template, "timeout": timeout}
-    how |= {"network": Network() if allow_remote_images else None}
-    offers = [_offer(package, load, slots, queue, how) for package in path]
-    pool = Pool(offers, metrics, started, max_vram=load.max_vram, idle_unload=idle_unload)
+    options = ServeOptions(
+        slots=slots,
+        queue=queue,
+        aliases=tuple(alias or ()),
+        template=template,
+        timeout=timeout,
+        idle_unload=idle_unload,
+        allow_remote_images=allow_remote_images,
+    )
+    pool = pool_of_packages(path, load, options)
     with status("loading the model"):
-        service = pool.load(offers[0])
+        service = pool.load(pool.offers[0])
     announce(service.model)
     package = service.model.package
     app = application(pool, key=key, hosts=hosts_of(host), origins=cors or (), package=package)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
     try:
         with _listening(host, port) as listener:
-            names = " and ".join(dict.fromkeys(offer.name for offer in offers))
-            verb = "is" if len(offers) == 1 else "are"
+            names = " and ".join(dict.fromkeys(offer.name for offer in pool.offers))
+            verb = "is" if len(pool.offers) == 1 else "are"
             note(f"{names} {verb} served at http://{_address(listener)}/v1")
             uvicorn.Server(config).run(sockets=[listener])
     finally:
         pool.close(1)
     return 0
-
-
-def _offer(path: str, load: LoadOptions, slots: int, queue: int, how: dict[str, Any]) -> Offer:
-    """Return a package that can be loaded, which must be one."""
-    import rdrr
-    from rdrr.serve.pool import Offer
-    from rdrr.serve.texts import Service
-    from rdrr.serve.worker import Worker
-
-    name = rdrr.open_package(path, follow_links=load.follow_links).manifest.model_id
-
-    def start(room: int | None) -> Service:
-        options = load if room is None else replace(load, max_vram=room)
-        worker = Worker(lambda: rdrr.load(path, options=options), slots=slots, queue=queue)
-        worker.start()
-        return Service(worker, name, **how)
-
-    return Offer(name, how["aliases"], start)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -144,13 +120,3 @@ def _listening(host: str, port: int) -> socket.socket:
 def _address(listener: socket.socket) -> str:
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _key(path: Path) -> str:
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the key cannot be read", where=path, found=error) from error
-    if not key:
-        raise UsageError("the file has no key", where=path)
-    return key

@@ -8,7 +8,9 @@
     scoring            embeddings, ranking and classification
     chats              a chat of any of them: its prompt, and the parts of its answers
     infill             the text between two others
+    packages           what a server is started with, as a pool
     pool               the packages: loaded on demand, unloaded for others
+    ray                replicas of a server on a Ray cluster; it imports any of the others
     tools              what a template reads about tools, and the form of a forced call
     response_requests  what a request for a response says, as a chat
     texts              the texts of a request: jobs for the worker, and their events

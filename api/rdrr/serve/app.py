@@ -83,6 +83,7 @@ def application(
     hosts: frozenset[str] | None = None,
     origins: Sequence[str] = (),
     package: Package | None = None,
+    replica: str = "",
 ) -> Any:
     """Return the application.
 
@@ -92,8 +93,10 @@ def application(
         hosts: Names by which the server may be called; None for any.
         origins: Origins of pages that may read the answers.
         package: The package whose files the page may run; None for none.
+        replica: Name of this server among several that answer the same requests.
     """
-    routes, stored = _Routes(served if isinstance(served, Pool) else pool_of(served)), Responses()
+    routes = _Routes(served if isinstance(served, Pool) else pool_of(served))
+    stored = Responses(replica)
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )

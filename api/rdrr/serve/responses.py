@@ -36,8 +36,13 @@ class _Stored:
 
 @dataclass
 class Responses:
-    """The routes of `/v1/responses`, and what they keep in memory."""
+    """The routes of `/v1/responses`, and what they keep in memory.
 
+    Attributes:
+        replica: Name of the server among several, which its ids carry; empty for the only one.
+    """
+
+    replica: str = ""
     _stored: OrderedDict[str, _Stored] = field(default_factory=OrderedDict)
 
     async def create(self, service: Service, request: ResponsesRequest) -> Response:
@@ -48,7 +53,8 @@ class Responses:
                 return _missing(previous)
             before = self._stored[previous].items
         chat = await Chat.begin(service, request.as_chat(before))
-        answer = _Answer(service.name, request, chat)
+        name = _PREFIX + (f"{self.replica}_" if self.replica else "") + uuid4().hex
+        answer = _Answer(service.name, name, request, chat)
         if request.stream:
             return sse.stream(self._stream(answer, before))
         await chat.read()
@@ -117,13 +123,14 @@ class _Answer:
 
     Args:
         model: Name of the model.
+        name: The id of the response.
         request: The request.
         chat: The chat that answers it.
     """
 
-    def __init__(self, model: str, request: ResponsesRequest, chat: Chat) -> None:
+    def __init__(self, model: str, name: str, request: ResponsesRequest, chat: Chat) -> None:
         self.request, self.chat = request, chat
-        self._model, self._id, self._created = model, f"resp_{uuid4().hex}", now()
+        self._model, self._id, self._created = model, name, now()
         self._number = 0
         self._ids: list[str] = []
         self._open: Piece | None = None
@@ -249,6 +256,7 @@ class _Answer:
         return {"item_id": name, "output_index": at, "content_index": 0}
 
 
+_PREFIX = "resp_"
 _TOOL = {"description": None, "parameters": None, "strict": None}
 _EVENTS = {
     "message": "response.output_text",
@@ -285,6 +293,11 @@ def _item(piece: Piece, name: str, status: str, *, is_empty: bool = False) -> di
 def _named(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return items with ids."""
     return [{"id": f"item_{uuid4().hex}", "type": "message", **item} for item in items]
+
+
+def replica_of(name: str) -> str:
+    """Return the name of the replica that keeps a response; empty if there is only one server."""
+    return name.removeprefix(_PREFIX).rpartition("_")[0]
 
 
 def _missing(name: str) -> JSONResponse:

@@ -97,6 +97,7 @@ IGNORED: frozenset[str] = frozenset(
         "init_std",
         "layerdrop",
         "gradient_checkpointing",
+        "use_reentrant_checkpointing",
         "hidden_dropout",
         "hidden_dropout_prob",
         "initializer_factor",

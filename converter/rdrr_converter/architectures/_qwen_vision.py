@@ -11,10 +11,11 @@ from math import isqrt
 from rdrr_manifests.graph import vision
 
 from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures._vision import BODY, CHANNELS, pair, patch_inputs
 from rdrr_converter.architectures.base import ArchitectureRule, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 
-_CHANNELS, _THETA = 3, 10000.0
+_THETA = 10000.0
 _MERGERS = {"norm": "norm", "up_proj": "linear_fc1", "down_proj": "linear_fc2"}
 _LAYERS = {
     "input_layernorm": "norm1",
@@ -24,14 +25,6 @@ _LAYERS = {
     "mlp.down_proj": "mlp.linear_fc2",
 }
 _TAP = vision.TAP.replace("{tap}", "{layer}")
-
-
-def _patch_inputs(config: Config) -> int:
-    """Rule: the values of a patch."""
-    if config.get("in_channels") != _CHANNELS:
-        raise config.fault("in_channels", str(_CHANNELS), config.get("in_channels"))
-    size, frames = config.integer("patch_size"), config.integer("temporal_patch_size")
-    return _CHANNELS * frames * size**2
 
 
 def _position_grid(config: Config) -> int:
@@ -63,23 +56,15 @@ def _taps(config: Config) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def _pair(stem: str, role: str, *shape: str) -> tuple[TensorRule, TensorRule]:
-    """Return the rules of a weight and of its bias."""
-    return (
-        TensorRule(f"{stem}.weight", role, shape),
-        TensorRule(f"{stem}.bias", "bias", shape[:1]),
-    )
-
-
 def _of_taps(row: TensorRule) -> TensorRule:
     return TensorRule(row.name, row.role, row.shape, layers=lambda c: range(len(_taps(c))))
 
 
 def _merger(stem: str, norm: str) -> tuple[TensorRule, ...]:
     return (
-        *_pair(f"{stem}norm", "norm", norm),
-        *_pair(f"{stem}up_proj", "matmul", "merged", "merged"),
-        *_pair(f"{stem}down_proj", "matmul", "output", "merged"),
+        *pair(f"{stem}norm", "norm", norm),
+        *pair(f"{stem}up_proj", "matmul", "merged", "merged"),
+        *pair(f"{stem}down_proj", "matmul", "output", "merged"),
     )
 
 
@@ -103,7 +88,7 @@ def qwen_vision(name: str, taps: tuple[int, ...] = ()) -> ArchitectureRule:
             "depth": 27,
             "hidden_act": "gelu_pytorch_tanh",
             "hidden_size": 1152,
-            "in_channels": _CHANNELS,
+            "in_channels": CHANNELS,
             "intermediate_size": 4304,
             "num_heads": 16,
             "num_position_embeddings": 2304,
@@ -113,7 +98,7 @@ def qwen_vision(name: str, taps: tuple[int, ...] = ()) -> ArchitectureRule:
             "temporal_patch_size": 2,
         },
         sizes={
-            "patch_inputs": _patch_inputs,
+            "patch_inputs": patch_inputs,
             "hidden_size": read.integer("hidden_size"),
             "intermediate_size": read.integer("intermediate_size"),
             "num_layers": read.integer("depth"),
@@ -133,19 +118,7 @@ def qwen_vision(name: str, taps: tuple[int, ...] = ()) -> ArchitectureRule:
                 "matmul",
                 ("hidden", "channels", "frames", "patch", "patch"),
             ),
-            TensorRule(f"{vision.PATCHES}.bias", "bias", ("hidden",)),
-            TensorRule(f"{vision.POSITIONS}.weight", "other", ("positions", "hidden")),
-            *_pair(f"{vision.LAYER}{vision.ATTENTION_NORM}", "norm", "hidden"),
-            *(
-                row
-                for part in "qkvo"
-                for row in _pair(
-                    f"{vision.LAYER}self_attn.{part}_proj", "matmul", "hidden", "hidden"
-                )
-            ),
-            *_pair(f"{vision.LAYER}{vision.FEED_FORWARD_NORM}", "norm", "hidden"),
-            *_pair(f"{vision.LAYER}mlp.up_proj", "matmul", "inner", "hidden"),
-            *_pair(f"{vision.LAYER}mlp.down_proj", "matmul", "hidden", "inner"),
+            *BODY,
             *map(_of_taps, _merger(_TAP, "merged")),
             *_merger(vision.MERGER, "hidden"),
         ),

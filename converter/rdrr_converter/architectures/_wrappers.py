@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rdrr_converter.architectures._siglip_vision import idefics_vision
 from rdrr_converter.architectures.base import ArchitectureRule, Block
 from rdrr_converter.architectures.config import Config
 
@@ -22,11 +23,13 @@ class Wrapper(NamedTuple):
         model_type: Its `model_type`.
         text: `model_type` of the text model where `text_config` states none.
         attention: Fields of the text model's block `inference.attention` that differ within it.
+        tower: Its vision tower, if that is of a known form.
     """
 
     model_type: str
     text: str
     attention: Block = MappingProxyType({})
+    tower: ArchitectureRule | None = None
 
 
 def causal_after_the_prompt(config: Config) -> bool:
@@ -43,7 +46,9 @@ WRAPPERS: Mapping[str, Wrapper] = MappingProxyType(
     {
         "AyaVisionForConditionalGeneration": Wrapper("aya_vision", "cohere2"),
         "Cohere2VisionForConditionalGeneration": Wrapper("cohere2_vision", "cohere2"),
-        "Idefics3ForConditionalGeneration": Wrapper("idefics3", "llama"),
+        "Idefics3ForConditionalGeneration": Wrapper(
+            "idefics3", "llama", tower=idefics_vision("idefics3_vision")
+        ),
         "InternVLForConditionalGeneration": Wrapper("internvl", "qwen2"),
         "KimiK25ForConditionalGeneration": Wrapper("kimi_k25", "deepseek_v3"),
         "Kimi_K25ForConditionalGeneration": Wrapper("kimi_k25", "deepseek_v3"),
@@ -55,7 +60,9 @@ WRAPPERS: Mapping[str, Wrapper] = MappingProxyType(
         "PaliGemmaForConditionalGeneration": Wrapper(
             "paligemma", "gemma", {"causal": causal_after_the_prompt}
         ),
-        "SmolVLMForConditionalGeneration": Wrapper("smolvlm", "llama"),
+        "SmolVLMForConditionalGeneration": Wrapper(
+            "smolvlm", "llama", tower=idefics_vision("smolvlm_vision")
+        ),
     }
 )
 
@@ -165,6 +172,7 @@ def within(wrapper: Wrapper, rule: ArchitectureRule) -> ArchitectureRule:
         defaults={**SIZES.get(rule.name, {}), **rule.defaults},
         attention={**rule.attention, **wrapper.attention},
         output=_with_plain_logits(rule.output),
+        tower=wrapper.tower,
     )
 
 

@@ -241,6 +241,9 @@ class ArchitectureRule:
             that `rdrr_converter.reading.draft_head` describes.
         tower: The vision tower that checkpoints may have, described like an architecture: its
             `sizes` are the fields of the block `vision`, and it has no other blocks.
+        beside: For a tower: keys of its configuration that stand beside `vision_config`, as paths.
+        row_order: Rules for the rows of stored matrices, or elements of vectors, in the order that
+            the runtime needs, by canonical names; only for towers.
     """
 
     name: str
@@ -289,6 +292,8 @@ class ArchitectureRule:
     row_tail: Literal["pad", "auto"] = "pad"
     heads: tuple[HeadRule, ...] = SCORES
     tower: ArchitectureRule | None = None
+    beside: tuple[str, ...] = ()
+    row_order: Mapping[str, Callable[[Config], list[int]]] = field(default_factory=dict)
 
     def config(self, values: Mapping[str, Any], where: object) -> Config:
         """Return a configuration with the defaults and the key names of this architecture."""

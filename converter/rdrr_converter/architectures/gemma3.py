@@ -8,6 +8,7 @@ from __future__ import annotations
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_dual_rope
+from rdrr_converter.architectures._siglip_vision import gemma_vision
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.layers import every_nth_full
 
@@ -63,4 +64,5 @@ GEMMA3 = ArchitectureRule(
     ),
     prefixes=("model.", "language_model.model.", "model.language_model.", ""),
     other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),
+    tower=gemma_vision("gemma3_vision"),
 )

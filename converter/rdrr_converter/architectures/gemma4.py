@@ -9,6 +9,7 @@ from __future__ import annotations
 from rdrr_converter.architectures import _gemma4 as rules
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._gemma4_vision import GEMMA4_VISION
 from rdrr_converter.architectures._rope import read_proportional_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, TensorRule
 
@@ -126,4 +127,5 @@ GEMMA4 = ArchitectureRule(
     other_parts=(
         r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|vision_embedder)\..*",
     ),
+    tower=GEMMA4_VISION,
 )

@@ -90,6 +90,7 @@ def _is_for(device: BlockDevice, tensor: PlannedTensor) -> bool:
         tensor.dtype.name in device.types
         and tensor.quality == "ref"
         and not tensor.importance
+        and tensor.encoded is None
         and not tensor.is_copied
     )
 

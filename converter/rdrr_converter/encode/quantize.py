@@ -14,7 +14,7 @@ from rdrr_format.layouts import Layout
 
 from rdrr_converter.checkpoint.source import F32Array
 from rdrr_converter.devices import CPU, BlockDevice
-from rdrr_converter.encode.chunks import Chunk, read_chunk, stored_rows
+from rdrr_converter.encode.chunks import Chunk, byte_range, read_chunk, stored_rows
 from rdrr_converter.encode.offload import EncodedChunk, WorkItem, encode_on_device
 from rdrr_converter.engines import Engine
 from rdrr_converter.plan import PlannedTensor
@@ -49,6 +49,9 @@ class WorkerPool:
 def encode_chunk(work: WorkItem) -> Bytes:
     """Encode a chunk on the CPU and return its stored bytes, uint8 [bytes]."""
     tensor, chunk = work
+    if tensor.encoded is not None:
+        start, size = byte_range(tensor, chunk)
+        return np.fromfile(tensor.encoded, np.uint8, size, offset=start)
     if tensor.is_copied:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
         return np.ascontiguousarray(blocks).reshape(-1)

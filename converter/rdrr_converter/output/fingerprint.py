@@ -49,7 +49,7 @@ def fingerprint(
         "configuration": _digest([source.config, source.generation_config]),
         "files beside the weights": _digest([list(map(_content, _copied(source)))]),
         "weights": _digest([list(_tensors(source)), _files(source), largest]),
-        "plan": _digest(list(plan.describe())),
+        "plan": _digest([*plan.describe(), *_encoded(plan)]),
     }
 
 
@@ -67,6 +67,11 @@ def _options(options: PackageOptions) -> dict[str, Any]:
 
 def _copied(source: Source) -> Iterator[bytes | None]:
     return (source.content(name) for name in COPIED)
+
+
+def _encoded(plan: ConversionPlan) -> Iterator[str | None]:
+    """Yield the hash of each tensor whose stored bytes are known already."""
+    return (_content(t.encoded.read_bytes()) for t in plan.tensors if t.encoded is not None)
 
 
 def _content(content: bytes | None) -> str | None:

@@ -17,6 +17,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import (
     ConversionReport,
     ReportedBlock,
+    ReportedEmbeddings,
     ReportedMeasurement,
     ReportedSource,
     ReportedTensor,
@@ -82,7 +83,7 @@ class ConversionResult:
             not depend on it.
         encoded_blocks: Number of blocks that each device encoded, by its name. The package does
             not depend on it.
-        measured: Divergence of the package from its source; None without the option `measure`.
+        measured: How far the package is from its source; None without the option `measure`.
     """
 
     destination: str | Path
@@ -96,7 +97,7 @@ class ConversionResult:
     notes: tuple[str, ...] = field(default=())
     reused_shards: int = 0
     encoded_blocks: Mapping[str, int] = field(default_factory=dict)
-    measured: ReportedMeasurement | None = None
+    measured: ReportedMeasurement | ReportedEmbeddings | None = None
 
     def __repr__(self) -> str:
         size = f"{len(self.tensors)} tensors, {self.total_size:,} bytes"

@@ -7,7 +7,7 @@ read with its own rows in the order of the part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -60,6 +60,25 @@ def with_rows(whole: SourceTensor, rows: Rows, label: str) -> SourceTensor:
         native=partial(_taken, whole, rows),
         decode=decode,
     )
+
+
+def in_order(whole: SourceTensor, order: Rows) -> SourceTensor:
+    """Return a matrix with its rows in another order, or a vector with its elements."""
+    if len(whole.shape) > 1:
+        return with_rows(whole, order, "reordered")
+    return replace(
+        whole,
+        native=partial(_elements, whole.native, order),
+        decode=whole.decode and partial(_decoded_elements, whole.decode, order),
+    )
+
+
+def _elements(native: Callable[[], npt.NDArray[Any]], order: Rows) -> npt.NDArray[Any]:
+    return native()[:, order]
+
+
+def _decoded_elements(decode: Decode, order: Rows, rows: slice, columns: slice) -> F32Array:
+    return decode(rows, slice(None))[:, order[columns]]
 
 
 def _taken(whole: SourceTensor, rows: Rows) -> npt.NDArray[Any]:

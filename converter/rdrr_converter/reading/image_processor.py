@@ -39,6 +39,7 @@ class ImageRecipe:
             patches are merged.
         unknown: Settings that must be absent or false, because this version does not follow them.
         required: Settings that must not be false, because this version always follows them.
+        doubled: Whether the model itself makes 2 x - 1 of each value x that its processor gives.
     """
 
     fields: Mapping[str, Any]
@@ -46,6 +47,7 @@ class ImageRecipe:
     tokens: str | None = None
     unknown: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    doubled: bool = False
 
 
 _QWEN2_VL = ImageRecipe(
@@ -81,6 +83,7 @@ _GEMMA3 = ImageRecipe(
         "mean": _HALF,
         "deviation": _HALF,
         "patch_size": 14,
+        "patch_order": "merged",
         "placeholder": "<start_of_image>",
         "token": "<image_soft_token>",
         "before": "\n\n<start_of_image>",
@@ -104,6 +107,7 @@ _GEMMA4 = ImageRecipe(
         "deviation": (1.0, 1.0, 1.0),
         "patch_size": 16,
         "merge_size": 3,
+        "patch_order": "merged",
         "channel_order": "last",
         "placeholder": "<|image|>",
         "token": "<|image|>",
@@ -115,6 +119,7 @@ _GEMMA4 = ImageRecipe(
         "patch_size": ("patch_size",),
         "merge_size": ("pooling_kernel_size",),
     },
+    doubled=True,
 )
 
 _IDEFICS3 = ImageRecipe(
@@ -132,6 +137,8 @@ _IDEFICS3 = ImageRecipe(
         "mean": _HALF,
         "deviation": _HALF,
         "patch_size": 14,
+        "merge_size": 2,
+        "patch_order": "merged",  # that of its pixel shuffle, within the squares of tokens
         "placeholder": "<image>",
         "token": "<image>",
         "before": "<fake_token_around_image><global-img>",
@@ -232,7 +239,8 @@ def _processor(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) 
     if recipe.tokens is not None:
         values["merge_size"] = _merge_size(values, at_path(settings, recipe.tokens), where)
     try:
-        return Processor.model_validate(values)
+        processor = Processor.model_validate(values)
+        return _doubled(processor) if recipe.doubled else processor
     except ValidationError as error:
         raise unusable(error, where) from None
 
@@ -256,6 +264,14 @@ def _is_rounded(stated: Any, usual: Any) -> bool:
     return numbers and bool(
         np.array_equal(np.asarray(stated, np.float32), np.asarray(usual, np.float32))
     )
+
+
+def _doubled(processor: Processor) -> Processor:
+    """Return the recipe of values 2 x - 1, where `processor` is that of x."""
+    pairs = zip(processor.mean, processor.deviation, strict=True)
+    mean = tuple(middle + deviation / 2 for middle, deviation in pairs)
+    halves = tuple(deviation / 2 for deviation in processor.deviation)
+    return processor.model_copy(update={"mean": mean, "deviation": halves})
 
 
 def _check_switches(recipe: ImageRecipe, settings: Mapping[str, Any], where: object) -> None:

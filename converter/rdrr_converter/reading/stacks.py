@@ -69,14 +69,20 @@ def _decoded_transposed(decode: Decode, rows: slice, columns: slice) -> F32Array
     return decode(columns, rows).T
 
 
-def as_matrix(whole: SourceTensor) -> SourceTensor:
-    """Return a tensor of more than two dimensions as the matrix of its first one."""
+def as_matrix(whole: SourceTensor, rows: int | None = None) -> SourceTensor:
+    """Return a tensor of more than two dimensions as a matrix, whose rows are its first dimension.
+
+    Args:
+        whole: The tensor.
+        rows: Another number of rows.
+    """
     if len(whole.shape) < 3:
         return whole
-    columns = prod(whole.shape[1:])
+    rows = rows or whole.shape[0]
+    columns = prod(whole.shape) // rows
     return replace(
         whole,
-        shape=(whole.shape[0], columns),
+        shape=(rows, columns),
         native=partial(_reshaped, whole.native, columns),
         decode=whole.decode and partial(_decoded_reshaped, whole.decode, columns),
     )

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pydantic
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.models import Architecture, Processor, Vision
 
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.checkpoint.source import Source
-from rdrr_converter.reading.expected_tensors import Shapes, expected_tensors
+from rdrr_converter.reading.expected_tensors import Shapes, expected_tensors, is_required
 from rdrr_converter.reading.finder import Finder
+from rdrr_converter.reading.grouped_rows import in_order
 from rdrr_converter.reading.image_processor import read_image_processor
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.stacks import as_matrix
@@ -61,7 +64,9 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
         return NO_TOWER
     if not any(name.startswith(rule.prefixes) for name in source.tensors):
         return NO_TOWER
-    config = rule.config(values, f"{source.config_path}, {_KEY}")
+    beside = {path: _at(source.config, path) for path in rule.beside}
+    beside = {path: value for path, value in beside.items() if value is not None}
+    config = rule.config({**beside, **values}, f"{source.config_path}, {_KEY}")
     try:
         block = _block(rule, config, text, len(source.tensors))
         tensors, used = _tensors(source, rule, config, block)
@@ -81,13 +86,30 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
         return VisionTower(block, processor, tensors, used, notes)
 
 
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path of keys; None if there is none."""
+    value: Any = values
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def _unusable(why: str) -> VisionTower:
     why = " ".join(why.split())  # a validation error has several lines
     return VisionTower(notes=(f"the vision tower cannot be used, so it is not converted: {why}",))
 
 
 def _block(rule: ArchitectureRule, config: Config, text: Architecture, tensors: int) -> Vision:
-    block = Vision.model_validate(read_block(rule.sizes, config))
+    # A tower whose configuration does not say how wide its output is has that of the text model.
+    sizes = {"output_size": text.hidden_size, **read_block(rule.sizes, config)}
+    block = Vision.model_validate(sizes)
+    if text.hidden_size_per_layer_input:
+        raise ConversionError(
+            "tokens of images would need inputs of each layer of the text model",
+            where="the text model",
+            expected="no `hidden_size_per_layer_input`",
+            found=text.hidden_size_per_layer_input,
+        )
     if block.num_layers > tensors:
         raise config.fault("the number of layers", f"at most {tensors}", block.num_layers)
     if block.output_size != text.hidden_size:
@@ -103,6 +125,24 @@ def _tensors(
     Raises:
         SourceError: One is missing, or has the wrong shape.
     """
+    finder = Finder(source, rule, tower_shapes(config, block))
+    tensors = []
+    for expected in expected_tensors(rule, config, block.num_layers, None):
+        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
+        if tensor is None and not is_required(expected.rule, config):
+            continue
+        if tensor is None:
+            raise SourceError("a tensor is missing", where=source.path, expected=name)
+        role, order = expected.rule.role, rule.row_order.get(expected.rule.name)
+        matrix = as_matrix(tensor, block.position_rows if role == "other" else None)
+        if order is not None:
+            matrix = in_order(matrix, np.array(order(config)))
+        tensors.append(ModelTensor(name, matrix, role, None))
+    return tuple(tensors), frozenset(finder.used)
+
+
+def tower_shapes(config: Config, block: Vision) -> Shapes:
+    """Return the sizes of the dimensions that the rules of a tower's tensors name."""
     dimensions = {
         "channels": config.integer("in_channels"),
         "frames": config.integer("temporal_patch_size"),
@@ -112,12 +152,9 @@ def _tensors(
         "merged": block.merged_size,
         "output": block.output_size,
         "positions": block.position_grid**2,
+        "inputs": block.patch_inputs,
+        "head": block.head_dim,
+        "axes": 2,
+        "places": block.position_grid,
     }
-    finder = Finder(source, rule, Shapes(dimensions, None))
-    tensors = []
-    for expected in expected_tensors(rule, config, block.num_layers, None):
-        name, tensor = expected.fill(expected.rule.name), finder.find(expected)
-        if tensor is None:
-            raise SourceError("a tensor is missing", where=source.path, expected=name)
-        tensors.append(ModelTensor(name, as_matrix(tensor), expected.rule.role, None))
-    return tuple(tensors), frozenset(finder.used)
+    return Shapes(dimensions, None)

@@ -1,68 +1,82 @@
-"""Parsed C declarations, kept in the user's folder so that later processes start faster.
+"""C declarations that cffi compiles once, kept in the user's folder for faster starts.
 
-Whoever imports wgpu-py has cffi parse the header of wgpu-native: a quarter of a second of Python,
-the longest step up to the first token. What is kept is the syntax tree that the parser of cffi
-returns for a text. Text, parser, cffi and Python name its file, so it is never a tree of others.
+Whoever imports wgpu-py has cffi parse the header of wgpu-native, and each C type when it is first
+named: half a second of Python, the longest step up to the first token. cffi can write what it has
+parsed as a module (`FFI.compile`), which loads in less than a millisecond and parses types
+in C. The text and the version of cffi name its file, so it is never a module of others.
 """
 
 from __future__ import annotations
 
-import pickle
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from rdrr_format.errors import StoreError
-from rdrr_format.stores import replace_file
 from rdrr_format.user_folders import cache_folder
 
 
-class KeptTrees:
-    """A parser of C that keeps what it has parsed.
+class CompiledFFI:
+    """Stands in for `cffi.FFI` of a library that is opened by `dlopen` and declared by one text."""
 
-    Args:
-        parser: Parses what has not been kept.
-        folder: Where syntax trees are kept; one that cannot be written is no error.
-        versions: What the trees depend on besides the texts.
+    def cdef(self, text: str) -> None:
+        """Take all functions of the compiled declarations of a text."""
+        compiled = compiled_declarations(text)
+        names = (name for name in dir(compiled) if not name.startswith("__"))
+        self.__dict__.update({name: getattr(compiled, name) for name in names})
+
+    def set_source(self, name: str, source: None) -> None:
+        """Do nothing: the module has a name already."""
+
+
+def compiled_declarations(text: str) -> Any:
+    """Return the compiled declarations of a text, from the user's folder if they are there.
+
+    A folder of the user is trusted, see docs/SECURITY.md: like compiled Python, a module in it is
+    loaded as it is. A folder that cannot be written is no error.
     """
+    _cffi_backend: Any = import_module("_cffi_backend")
 
-    def __init__(self, parser: Any, folder: Path, versions: tuple[str, ...]) -> None:
-        self._parser, self._folder, self._versions = parser, folder, versions
+    digest = sha256(f"{_cffi_backend.__version__}\n{text}".encode()).hexdigest()
+    path = cache_folder() / "declarations" / f"declared_{digest}.py"
+    with suppress(Exception):  # a file that is missing or damaged is written again
+        return _loaded(path)
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _compiled(text, path)
+    with TemporaryDirectory() as folder:
+        return _compiled(text, Path(folder) / path.name)
 
-    def parse(self, text: str) -> Any:
-        """Return the syntax tree of a text."""
-        digest = sha256("\n".join((*self._versions, text)).encode()).hexdigest()
-        path = self._folder / f"{digest}.pickle"
-        with suppress(Exception):  # a damaged file may raise anything, and is replaced
-            return pickle.loads(path.read_bytes())
-        tree = self._parser.parse(text)
-        with suppress(OSError, StoreError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(path, pickle.dumps(tree))
-        return tree
+
+def _compiled(text: str, path: Path) -> Any:
+    """Compile declarations into a module and load it."""
+    declared = import_module("cffi.api").FFI()  # `cffi.FFI` may be the class above
+    declared.cdef(text)
+    declared.set_source(path.stem, None)
+    declared.compile(str(path.parent))  # the file appears under its name when it is complete
+    return _loaded(path)
+
+
+def _loaded(path: Path) -> Any:
+    """Return the declarations of a module."""
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a module")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi
 
 
 @contextmanager
 def kept_declarations() -> Iterator[None]:
-    """Let cffi keep what it parses within the block, or parse as usual if that is not possible.
-
-    This needs internals of cffi (tested with 2.0 and 2.1). A folder of the user is trusted, see
-    docs/SECURITY.md: like compiled Python, a syntax tree in it is read as it is.
-    """
-    try:
-        cffi, pycparser = import_module("cffi"), import_module("pycparser")
-        cparser: Any = import_module("cffi.cparser")
-        parser, folder = cparser._get_parser(), cache_folder() / "declarations"
-    except (ImportError, AttributeError, RuntimeError):
-        yield
-        return
-    versions = (sys.version, cffi.__version__, pycparser.__version__)
-    cparser._parser_cache = KeptTrees(parser, folder, versions)
+    """Let modules that are imported within the block declare libraries by `CompiledFFI`."""
+    cffi: Any = import_module("cffi")
+    plain, cffi.FFI = cffi.FFI, CompiledFFI
     try:
         yield
     finally:
-        cparser._parser_cache = parser
+        cffi.FFI = plain

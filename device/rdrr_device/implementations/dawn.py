@@ -22,7 +22,6 @@ from rdrr_format.errors import DeviceError
 from rdrr_format.extras import import_extra
 
 from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape, Scalar
-from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
     Implementation,
@@ -85,9 +84,8 @@ class DawnImplementation(Implementation):
     def __init__(self) -> None:
         self.api = import_extra("wgpudawn", "dawn", "`webgpu` dawn")
         try:
-            with kept_declarations():
-                from wgpudawn.backends.dawn import _api, _helpers, extras
-                from wgpudawn.backends.dawn._ffi import ffi, lib
+            from wgpudawn.backends.dawn import _api, _helpers, extras
+            from wgpudawn.backends.dawn._ffi import ffi, lib
 
             self._extras = extras
             _guard_errors(_api, _helpers)

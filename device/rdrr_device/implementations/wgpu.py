@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.implementations.c_declarations import kept_declarations
-from rdrr_device.implementations.c_types import parse_types
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
     Implementation,
@@ -55,7 +54,6 @@ class WgpuImplementation(Implementation):
             ) from None
         self.api = wgpu
         with kept_declarations():
-            parse_types_of_wgpu()
             self.raw = self._calls = _raw_calls()
         self.builds_in_threads = self.raw is not None
 
@@ -192,12 +190,3 @@ def _raw_calls() -> WgpuCalls | None:
     except (ImportError, AttributeError):
         return None
     return WgpuCalls(ffi, lib, api) if all(needed) else None
-
-
-def parse_types_of_wgpu() -> bool:
-    """Parse the types of wgpu-native, if wgpu-py uses that backend; see `parse_types`."""
-    try:
-        from wgpu.backends.wgpu_native._ffi import ffi
-    except ImportError:
-        return False
-    return parse_types(ffi)

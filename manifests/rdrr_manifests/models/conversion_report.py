@@ -28,6 +28,8 @@ Count = Annotated[int, Field(ge=0, lt=_LARGEST)]
 Error = Annotated[float, Field(ge=0, le=1e30)]
 """A relative error, which is normally below 1."""
 
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+
 Perplexity = Annotated[float, Field(ge=0, le=1e305)]
 
 Name = Annotated[str, Field(max_length=4096)]
@@ -142,6 +144,33 @@ class ReportedMeasurement(ManifestModel):
     usual: ReportedDivergence | None = None
 
 
+class ReportedSimilarity(ManifestModel):
+    """How alike the embeddings of a package are to those of its source, as cosine similarities.
+
+    Attributes:
+        mean: Mean over the texts.
+        least: Smallest of a text.
+    """
+
+    mean: Cosine
+    least: Cosine
+
+
+class ReportedEmbeddings(ManifestModel):
+    """What the option `measure` measured of a model that makes embeddings.
+
+    Attributes:
+        texts: Number of texts.
+        package: Similarity of the package and the source in float32.
+        usual: Similarity of a package without the options for quality and size; None if none of
+            them was given.
+    """
+
+    texts: Count
+    package: ReportedSimilarity
+    usual: ReportedSimilarity | None = None
+
+
 class ConversionReport(ManifestModel):
     """The whole report.
 
@@ -157,7 +186,8 @@ class ConversionReport(ManifestModel):
         padding: Stored weights that only pad rows to whole blocks.
         by_dtype: Sums over the tensors by storage type, the type with most bytes first.
         notes: Remarks for the user.
-        measured: Divergence from the source; None if it was not measured.
+        measured: Divergence from the source, or similarity of embeddings; None if it was not
+            measured.
         tensors: The tensors in storage order.
     """
 
@@ -172,7 +202,7 @@ class ConversionReport(ManifestModel):
     padding: Count
     by_dtype: dict[str, ReportedTotal]
     notes: tuple[str, ...] = ()
-    measured: ReportedMeasurement | None = None
+    measured: ReportedMeasurement | ReportedEmbeddings | None = None
     tensors: tuple[ReportedTensor, ...]
 
     @model_validator(mode="after")

@@ -16,9 +16,9 @@ def vision_sizes(subject: Subject) -> Iterator[Finding]:
     if vision is None:
         return
     heads = vision.num_attention_heads
-    if vision.hidden_size % (4 * heads):
+    if vision.hidden_size % (4 * heads):  # rope in two dimensions and kernels need fours
         expected = f"a multiple of 4 * numAttentionHeads = {4 * heads}"
-        message = "heads cannot be rotated in two dimensions"
+        message = "the heads have no whole groups of four values"
         yield Finding("vision.hiddenSize", message, expected, vision.hidden_size)
     taps = vision.taps
     if any(layer >= vision.num_layers for layer in taps) or list(taps) != sorted(set(taps)):

@@ -85,11 +85,12 @@ class ScheduledText:
         """The ids whose rows have certainly run: the last one of a text has not."""
         return [*self.prompt, *self.ids][:-1] if self.is_read else [*self.prompt[: self.filled]]
 
-    def take_rows(self, most: int | None) -> list[Row]:
-        """Return the next rows of the prompt, which are about to run."""
+    def take_rows(self, most: int | None, backend: BatchBackend) -> list[Row]:
+        """Return the next rows of the prompt, which are about to run on a backend."""
         begin, end = self.filled, len(self.prompt) - 1
         end = self.border if begin < self.border < end else end
         end = end if most is None else min(begin + most, end)
+        end = backend.border(self.prompt, begin, end) if end > begin else end
         self.filled = end
         return [Row(self.prompt[slot], self.sequence, slot) for slot in range(begin, end)]
 
@@ -195,10 +196,11 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and self._free:
             text = self._waiting.popleft()
+            reusable = {free: self._reusable(free, text.prompt) for free in self._free}
             # Of several that hold as much the one that has been free longest: it is needed least.
-            text.sequence = max(self._free, key=lambda free: self._reusable(free, text.prompt))
+            text.sequence = max(reusable, key=reusable.__getitem__)
+            text.filled = reusable[text.sequence]
             self._free.remove(text.sequence)
-            text.filled = self._reusable(text.sequence, text.prompt)
             others = (*self._held, *(other.prompt for other in self._running))
             border = max(_shared(ids, text.prompt) for ids in others)
             text.border = border if border >= text.filled + self._pace.shared_rows else 0
@@ -218,7 +220,8 @@ class Scheduler:
             if not text.is_read and not self._waits_for(text, self._running[:place])
         ]
         for text in reading:
-            rows += text.take_rows(None if most is None else most - len(rows))
+            left = None if most is None else max(most - len(rows), 0)
+            rows += text.take_rows(left, self._backend)
         if not rows:
             return []
         delivered = self._end_round()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rdrr_format.errors import GenerationError
 from rdrr_manifests.models import Vision
+from rdrr_manifests.models.vision import PositionSampling
 
 from rdrr_runtime.images.patches import ImagePatches
 
@@ -72,20 +73,41 @@ class Places:
         angles = (places * frequencies).reshape(len(self.rows), -1)
         return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
-    def interpolation(self, grid: int) -> tuple[I32, F32]:
+    def interpolation(self, grid: int, sampling: PositionSampling = "bilinear") -> tuple[I32, F32]:
         """Return the four rows of a position embedding around each patch, and their weights.
 
-        The embedding has `grid` rows and columns, whose corners are those of the image.
+        Args:
+            grid: Rows and columns of the embedding, whose corners are those of the image.
+            sampling: How it is read, see `Vision.position_sampling`.
 
         Returns:
             Rows of the embedding, int32 [patches, 4], and weights, float32 [patches, 4].
         """
+        if sampling == "separate":
+            return self._separate(grid)
+        around = _within if sampling == "nearest" else _around
         height, width = self.size
-        above, below, low = _around(self.rows, height, grid)
-        left, right, far = _around(self.columns, width, grid)
+        above, below, low = around(self.rows, height, grid)
+        left, right, far = around(self.columns, width, grid)
         indices = [row * grid + column for row in (above, below) for column in (left, right)]
         weights = [down * across for down in (1 - low, low) for across in (1 - far, far)]
         return np.stack(indices, axis=1), np.stack(weights, axis=1).astype(np.float32)
+
+    def _separate(self, grid: int) -> tuple[I32, F32]:
+        """Return the row of the column of each patch, and that of its row, and their weights.
+
+        Raises:
+            GenerationError: The image has more rows or columns than the embedding.
+        """
+        if max(self.size) > grid:
+            raise GenerationError(
+                "the image has more patches in a row or column than the tower has positions",
+                expected=f"at most {grid}",
+                found=f"{self.size[0]} x {self.size[1]}",
+            )
+        unused = np.zeros_like(self.rows)
+        indices = np.stack([self.columns, grid + self.rows, unused, unused], axis=1)
+        return indices, np.tile(np.array([1, 1, 0, 0], np.float32), (len(indices), 1))
 
 
 def _around(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:
@@ -93,3 +115,14 @@ def _around(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:
     exact = places * (grid - 1) / max(length - 1, 1)
     first = exact.astype(np.int32)
     return first, np.minimum(first + 1, grid - 1), (exact - first).astype(np.float32)
+
+
+def _within(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:
+    """Return the parts of an axis of a grid in which places begin, with the weight 0 of the second.
+
+    The arithmetic is that of transformers, in float32: a place on a border may be rounded down.
+    """
+    starts = places.astype(np.float32) * (np.float32(1) / np.float32(length))
+    borders = (np.arange(1, grid) / grid).astype(np.float32)
+    part = np.searchsorted(borders, starts, side="right").astype(np.int32)
+    return part, part, np.zeros(len(part), np.float32)

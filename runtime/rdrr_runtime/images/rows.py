@@ -8,12 +8,12 @@ image that was seen before has the ids that it had then.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,7 +26,7 @@ from rdrr_runtime.images.tower import ImageFeatures
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
-
+SeenWhole = Literal["all", "sliding"]
 
 MOST_BYTES = 1 << 30
 """Bytes of features kept for later prompts: 16 images of 1,024 tokens for a model of 8B."""
@@ -68,6 +68,19 @@ class PromptIds(list[int]):
         self.images = tuple(images)
 
 
+Run = tuple[int, int, SeenImage, int]
+"""Rows of a pass that are tokens of an image: first row, count, image, its first token there."""
+
+
+def _dense(runs: Sequence[Run], parts: int, count: int, width: int) -> F32:
+    """Return the features of the rows of runs among `count` rows, [parts, rows, width]."""
+    rows = np.zeros((parts, count, width), np.float32)
+    for at, length, image, start in runs:
+        for part, values in zip(rows, image.features.parts, strict=True):
+            part[at : at + length] = values[start : start + length]
+    return rows
+
+
 class SeenImages:
     """The images that a model has seen, by the ids of their tokens.
 
@@ -75,10 +88,22 @@ class SeenImages:
         first: The id behind those of text.
         taps: Layers after which features are added, see `ImageFeatures.taps`.
         width: Hidden size of the text model.
+        seen_whole: See `Vision.seen_whole`.
+        has_axes: Whether the position of a token of an image counts in time, height and width; if
+            not, it is that of its slot, as for text.
     """
 
-    def __init__(self, first: int, taps: int, width: int) -> None:
-        self.first, self.taps, self.width = first, taps, width
+    def __init__(
+        self,
+        first: int,
+        taps: int,
+        width: int,
+        *,
+        seen_whole: SeenWhole | None = None,
+        has_axes: bool = True,
+    ) -> None:
+        self.first, self.taps, self.width, self.has_axes = first, taps, width, has_axes
+        self._seen_whole = seen_whole
         self._next = first
         self._images: list[SeenImage] = []
         self._by_content: dict[bytes, SeenImage] = {}
@@ -86,13 +111,14 @@ class SeenImages:
         self._uses = itertools.count()
         self._held = WeakValueDictionary[int, SeenImage]()
 
-    def add(self, features: ImageFeatures) -> range:
-        """Return the ids of the tokens of an image, the same for the same features."""
-        digest = hashlib.sha256(repr(features.grid).encode())
-        parts = [features.embeddings, *features.taps]
-        for part in parts:
-            digest.update(part.tobytes())
-        key = digest.digest()
+    def add(self, features: ImageFeatures, key: bytes | None = None) -> range:
+        """Return the ids of the tokens of an image, the same for the same features.
+
+        Args:
+            features: The features.
+            key: Digest of what they follow from; that of the features themselves when None.
+        """
+        key = features.digest if key is None else key
         if key not in self._by_content:
             image = self._by_content[key] = SeenImage(self._next, features)
             self._images.append(image)
@@ -149,18 +175,54 @@ class SeenImages:
             return image
         return next((image for image in self._held.values() if token in image.ids), None)
 
+    def are_seen_whole(self, window: int | None) -> bool:
+        """Return whether rows of an image attend to all of it, in layers with such a window."""
+        return self._seen_whole == "all" or (self._seen_whole == "sliding" and bool(window))
+
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of `ids` from `begin` on ends, at `end` unless that cuts an image.
+
+        It then ends before the image; behind it if the part begins with the image. Images are only
+        cut where their rows do not attend to later ones.
+        """
+        if self._seen_whole is None or end >= len(ids) or ids[end] < self.first:
+            return end
+        image = self.of(ids[end])
+        start = end - (ids[end] - image.first)
+        return start if begin < start else start + len(image.ids)
+
+    def parts(self, ids: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+        """Yield ids in parts that follow each other, of up to `most` if no image is longer."""
+        begin = 0
+        while begin < len(ids):
+            end = self.border(ids, begin, begin + most)
+            yield ids[begin:end]
+            begin = end
+
     def features(self, ids: Sequence[int]) -> F32:
         """Return the features of rows, float32 [1 + taps, rows, width]; zeros for text."""
-        rows = np.zeros((1 + self.taps, len(ids), self.width), np.float32)
-        for at, count, image, start in self.runs(ids):
-            features = image.features
-            for part, values in zip(rows, (features.embeddings, *features.taps), strict=True):
-                part[at : at + count] = values[start : start + count]
-        return rows
+        return _dense(self.runs(ids), 1 + self.taps, len(ids), self.width)
 
-    def runs(self, ids: Sequence[int]) -> list[tuple[int, int, SeenImage, int]]:
+    def ends(self, ids: Sequence[int], base: int) -> I64:
+        """Return the slot behind the image of each row from slot `base` on; 0 for text.
+
+        Raises:
+            GenerationError: An image is cut whose rows attend to all of it.
+        """
+        ends = np.zeros(len(ids), np.int64)
+        for at, count, image, start in self.runs(ids):
+            if self._seen_whole is not None and count < len(image.ids):
+                raise GenerationError(
+                    "the tokens of an image must run in one pass",
+                    expected=f"all {len(image.ids)} tokens",
+                    found=count,
+                )
+            ends[at : at + count] = base + at - start + len(image.ids)
+        return ends
+
+    def runs(self, ids: Sequence[int]) -> list[Run]:
         """Return the parts of images among rows: row, count, image, and its first token there."""
-        runs, at = list[tuple[int, int, SeenImage, int]](), 0
+        runs, at = list[Run](), 0
         for index in np.flatnonzero(np.asarray(ids) >= self.first).tolist():
             if index < at:
                 continue
@@ -180,13 +242,26 @@ class PassImages:
 
     Attributes:
         is_image: Whether a row is a token of an image, [rows].
-        features: Features of each row, float32 [1 + taps, rows, width]; zeros for text.
+        runs: The rows of images. A large image has a hundred megabytes of features, so they are
+            copied only where they are needed.
         positions: Positions of each row in time, height and width, int64 [rows, 3].
+        ends: The slot behind the image of each row, int64 [rows]; 0 for text.
+        images: The images that the model has seen.
     """
 
     is_image: npt.NDArray[np.bool_]
-    features: F32
+    runs: Sequence[Run]
     positions: I64
+    ends: I64
+    images: SeenImages
+
+    @property
+    def features(self) -> F32:
+        """Features of each row, float32 [1 + taps, rows, width]; zeros for text."""
+        if not self.runs:
+            return np.zeros((0, len(self.is_image), 0), np.float32)
+        parts = self.runs[0][2].features.parts
+        return _dense(self.runs, len(parts), len(self.is_image), parts[0].shape[1])
 
 
 @dataclass
@@ -194,7 +269,8 @@ class SequencePositions:
     """The positions of the tokens of a sequence, which images make differ from their slots.
 
     A token of an image has three positions, in time, height and width, which count from that of its
-    first token. The text behind it goes on after the largest of them.
+    first token. The text behind it goes on after the largest of them. Without `has_axes` positions
+    are slots.
 
     Attributes:
         images: The images.
@@ -214,6 +290,8 @@ class SequencePositions:
         behind = self.marks[-1][1] if self.marks else 0
         slots = np.arange(base, base + len(ids), dtype=np.int64)
         positions = np.repeat(slots[:, None] - behind, 3, axis=1)
+        if not self.images.has_axes:
+            return positions
         for at, count, image, start in self.images.runs(ids):
             first = base + at - start - behind
             end = at + count
@@ -230,7 +308,8 @@ class SequencePositions:
         is_image = np.asarray(ids) >= self.images.first
         if not self.marks and not is_image.any():
             return None
-        return PassImages(is_image, self.images.features(ids), self.of(ids, base))
+        runs, ends = self.images.runs(ids), self.images.ends(ids, base)
+        return PassImages(is_image, runs, self.of(ids, base), ends, self.images)
 
     def rewind(self, base: int) -> None:
         """Forget what the sequence has from a slot on."""
@@ -249,4 +328,10 @@ def seen_images(package: Package) -> SeenImages | None:
     if vision is None or not isinstance(table, Embed):
         return None
     rows = max(package.graph.vocab_size, table.weight.shape[0])
-    return SeenImages(rows, len(vision.taps), package.graph.hidden_size)
+    return SeenImages(
+        rows,
+        len(vision.taps),
+        package.graph.hidden_size,
+        seen_whole=vision.seen_whole,
+        has_axes=any(rope.sections is not None for rope in package.graph.ropes),
+    )

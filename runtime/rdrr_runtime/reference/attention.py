@@ -58,6 +58,7 @@ def attention(
     chunk: int = 0,
     causal: bool = True,
     bias: Tensor | None = None,
+    ends: Tensor | None = None,
 ) -> Tensor:
     """Compute attention with grouped queries.
 
@@ -74,6 +75,7 @@ def attention(
         causal: Whether a row attends only to slots up to its own. If not, it attends to all, and a
             window limits the distance on both sides to less than its size.
         bias: Added to the scores, [heads, rows, slots].
+        ends: The slots, int [rows], up to which rows attend if they lie behind their own.
 
     Returns:
         [..., rows, heads, head_dim].
@@ -89,6 +91,9 @@ def attention(
         scores = scores + bias
     if causal or window or chunk:
         visible = _visible(rows, k.shape[-2], base, window, chunk, causal=causal)
+        if ends is not None:
+            slots = torch.arange(k.shape[-2])
+            visible |= (slots >= base + torch.arange(rows).unsqueeze(1)) & (slots < ends[:, None])
         scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         column = sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)

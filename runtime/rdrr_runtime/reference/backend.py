@@ -102,12 +102,12 @@ class CpuBackend:
             float32 [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
         self._position.begin(base)
-        parts = []
-        for start in range(0, len(ids), PREFILL_ROWS):
-            part, at = ids[start : start + PREFILL_ROWS], base + start
+        parts, at = [], base
+        for part in self._divided(ids):
             images = self._images_of(part, at)
             logits = self._model.forward(part, at, all_rows=all_rows, images=images)
             parts.append(logits.numpy())
+            at += len(part)
         self._position.advance(len(ids))
         if len(ids) > 1:
             self._position.keep()
@@ -171,6 +171,12 @@ class CpuBackend:
         )
         self._position.advance(len(ids) - uncertain)
         return rows[len(ids) - last_n :].numpy()
+
+    def _divided(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield ids in parts that run one after the other."""
+        if self.images is not None:
+            return self.images.parts(ids, PREFILL_ROWS)
+        return (ids[at : at + PREFILL_ROWS] for at in range(0, len(ids), PREFILL_ROWS))
 
     def _images_of(self, ids: Sequence[int], base: int) -> PassImages | None:
         return None if self.positions is None else self.positions.of_pass(ids, base)

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Protocol
 
 from rdrr_runtime.backend import Backend, ResumingBackend, Row, StoringBackend
-from rdrr_runtime.images.rows import SequencePositions
+from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
@@ -19,6 +19,7 @@ from rdrr_runtime.sampling.sampler import Sampler
 class _Sequence(Backend, ResumingBackend, StoringBackend, Protocol):
     """A backend with all that a sequence of a batch needs."""
 
+    images: SeenImages | None
     positions: SequencePositions | None
 
     def fill(self, ids: Sequence[int], base: int) -> None: ...
@@ -48,6 +49,11 @@ class CpuBatch:
     def resumable(self, sequence: int, base: int) -> int:
         """Return the last slot up to `base` at which a sequence can go on."""
         return self._backends[sequence].resumable(base)
+
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of a prompt ends, see `BatchBackend.border`."""
+        images = self._backends[0].images
+        return end if images is None else images.border(ids, begin, end)
 
     def copy(self, source: int, target: int, slots: int) -> None:
         """Copy the first slots of a sequence to another one, see `BatchBackend.copy`."""

@@ -171,7 +171,7 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
     """Store the keys and values of the pass, if any, then attend to all valid slots."""
     if run.segments is not None and not op.causal:
         return _attend_within_texts(run, op, run.segments)
-    end = run.base + len(run.ids)
+    end, seen = run.base + len(run.ids), run.images
     cache, bias = run.memory.cache[op.layer], run.optional(op.bias)
     for index, name in enumerate((op.k, op.v)):
         if name is None:
@@ -189,6 +189,9 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
         sinks=run.optional(op.sinks),
         chunk=op.chunk or 0,
         causal=op.causal,
+        ends=torch.from_numpy(seen.ends)
+        if seen is not None and seen.images.are_seen_whole(op.window)
+        else None,
         bias=None
         if bias is None
         else distance_bias(bias, op.bias_distance, range(run.base, end), end),

@@ -71,9 +71,12 @@ class ReferenceTower:
         graph = self._graph
         places = Places.of(graph.vision, image)
         dtype = next(iter(self._weights.values())).dtype
-        table = torch.from_numpy(places.rope_table(graph.vision.rope_theta, graph.vision.head_dim))
+        vision, tables = graph.vision, tuple[Tensor, ...]()
+        if vision.rope_theta is not None:
+            table = places.rope_table(vision.rope_theta, vision.head_dim)
+            tables = (torch.from_numpy(table),)
         rows = torch.arange(len(places.rows))
-        run = ReferencePass(ReferenceMemory(self._weights, (table,), {}), rows, 0, rows)
+        run = ReferencePass(ReferenceMemory(self._weights, tables, {}), rows, 0, rows)
         patches = torch.from_numpy(image.patches).to(dtype)
         with torch.no_grad(), limited_threads(len(rows) * graph.vision.hidden_size**2):
             for index, op in enumerate(graph.ops):
@@ -97,12 +100,16 @@ def _compute(run: ReferencePass, op: vision.VisionOp, patches: Tensor, places: P
         case vision.Patches():
             return patches
         case vision.InterpolatedPositions():
-            indices, weights = map(torch.from_numpy, places.interpolation(op.grid))
+            rows = places.interpolation(op.grid, op.sampling)
+            indices, weights = map(torch.from_numpy, rows)
             nearest = run.weight(op.weight)[indices.long()]
             return run.values[op.x] + (nearest * weights.unsqueeze(-1)).sum(dim=1)
         case vision.MergeRows():
             x = run.values[op.x]
             return x.reshape(-1, op.rows * x.shape[1])
+        case vision.MeanOfParts():
+            mean = op.factor * run.values[op.x].reshape(-1, op.parts, op.width).mean(dim=1)
+            return mean if op.shift is None else mean - run.weight(op.shift)
         case ops.Attention():
             return torch.cat(list(_attend(run, op, places.frames)))
         case _:

@@ -16,7 +16,6 @@ from itertools import groupby
 from rdrr_device.arena import DeviceArena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.copies import copy_slices
-from rdrr_device.device import Device
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
@@ -25,12 +24,11 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass
 from rdrr_runtime.phases.cache.kv_cache import KvCache
-from rdrr_runtime.phases.cache.state_cache import StateCache
 from rdrr_runtime.phases.cache.state_positions import StatePosition
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.sequences.feed import GpuFeed
-from rdrr_runtime.sequences.gpu_sequences import PASSES_PER_SUBMISSION, GpuSequences
+from rdrr_runtime.sequences.gpu_sequences import PASSES_PER_SUBMISSION, GpuSequences, GpuStateCopies
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 
@@ -61,7 +59,7 @@ class GpuBatch(GpuSequences):
             undo.callback(arena.dispose)
             self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
             self._positions = [
-                StatePosition(_StateCopies(executor.device, self._cache.states, sequence))
+                StatePosition(GpuStateCopies(executor.device, self._cache.states, sequence))
                 for sequence in range(sequences if self._cache.states.shapes else 0)
             ]
             ring = BATCH_STEPS * MOST_SEQUENCES
@@ -106,6 +104,10 @@ class GpuBatch(GpuSequences):
     def resumable(self, sequence: int, base: int) -> int:
         """Return the last slot up to `base` at which a sequence can go on."""
         return self._positions[sequence].resumable(base) if self._positions else base
+
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of a prompt ends, see `BatchBackend.border`."""
+        return self.step.border(ids, begin, end)
 
     def copy(self, source: int, target: int, slots: int) -> None:
         """Copy the first slots of a sequence to another one, see `BatchBackend.copy`.
@@ -173,7 +175,8 @@ class GpuBatch(GpuSequences):
                 shared += group_rows
         while shared:
             prepared = self._batch_passes.multi_sequence(len(shared))
-            part, shared = shared[: prepared.rows], shared[prepared.rows :]
+            end = self.border([row.token for row in shared], 0, prepared.rows)
+            part, shared = shared[:end], shared[end:]
             self.step.write_rows(part)
             self._executor.run(prepared.body, len(part))
         for sequence, count in filled.items():
@@ -183,31 +186,6 @@ class GpuBatch(GpuSequences):
     def close(self) -> None:
         """Free the caches."""
         self._arena.dispose()
-
-
-class _StateCopies:
-    """The states of a sequence with their copies, see `state_positions.StateCopies`.
-
-    Args:
-        device: The device.
-        states: The states of all sequences and the memory of their copies.
-        sequence: Index of the sequence.
-    """
-
-    def __init__(self, device: Device, states: StateCache, sequence: int) -> None:
-        self._device, self._states, self._sequence = device, states, sequence
-
-    def save(self, index: int) -> None:
-        """Copy the states into the copy `index`, behind all passes submitted so far."""
-        self._copy(self._states, self._states.copies[index])
-
-    def restore(self, index: int) -> None:
-        """Copy the copy `index` into the states."""
-        self._copy(self._states.copies[index], self._states)
-
-    def _copy(self, source: StateCache, target: StateCache) -> None:
-        slices = source.of_sequence(self._sequence), target.of_sequence(self._sequence)
-        copy_slices(self._device, zip(*slices, strict=True), label="copying states")
 
 
 def _check(plan: Plan, sequences: int) -> None:

@@ -6,11 +6,13 @@ states also has copies of them, to which it can return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_device.copies import copy_slices
+from rdrr_device.device import Device
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
@@ -166,13 +168,13 @@ class GpuSequences:
             The last pass. None if no pass serves so few ids of one sequence by itself; then nothing
             has run.
         """
-        passes, prepared, start = self._passes.consecutive(len(ids)), None, 0
+        passes = list(self._divided(ids))
         if not passes:
             return None
         self.position.begin(base)
         resumes = len(ids) == 1 and self.step.resume((Row(ids[0], sequence, base),))
-        for prepared in passes:
-            some = ids[start : start + prepared.rows]
+        start = 0
+        for prepared, some in passes:
             if not resumes:
                 self.step.write(some, base + start, sequence=sequence)
             start += len(some)
@@ -182,6 +184,17 @@ class GpuSequences:
         if len(ids) > 1:
             self.position.keep()
         return prepared
+
+    def _divided(self, ids: Sequence[int]) -> Iterator[tuple[PreparedPass, Sequence[int]]]:
+        """Yield the passes that run consecutive ids of a sequence, and the ids of each."""
+        parts = self.step.parts(ids)
+        passes = self._passes.consecutive(*map(len, parts))
+        for part in parts if passes else ():
+            start = 0
+            while start < len(part):
+                prepared = passes.pop(0)
+                yield prepared, part[start : start + prepared.rows]
+                start += prepared.rows
 
     def read_logits(self, prepared: PreparedPass, rows: int) -> F32:
         """Read back the logits of a pass, f32 [rows, vocab].
@@ -211,30 +224,25 @@ def _to_most_probable(prepared: PreparedPass) -> Prepared:
 
 
 class GpuStateCopies:
-    """The states of the single sequence with their copies, see `state_positions.StateCopies`.
+    """The states of a sequence with their copies, see `state_positions.StateCopies`.
 
     Args:
-        executor: Runs the copies.
-        states: The states and the memory of their copies.
+        device: The device.
+        states: The states of all sequences and the memory of their copies.
+        sequence: Index of the sequence.
     """
 
-    def __init__(self, executor: Executor, states: StateCache) -> None:
-        self._executor, self._states = executor, states
-        self._prepared: dict[tuple[str, int], Prepared] = {}
+    def __init__(self, device: Device, states: StateCache, sequence: int = 0) -> None:
+        self._device, self._states, self._sequence = device, states, sequence
 
     def save(self, index: int) -> None:
         """Copy the states into the copy `index`, behind all passes submitted so far."""
-        self._copy("save", index)
+        self._copy(self._states, self._states.copies[index])
 
     def restore(self, index: int) -> None:
         """Copy the copy `index` into the states."""
-        self._copy("restore", index)
+        self._copy(self._states.copies[index], self._states)
 
-    def _copy(self, what: str, index: int) -> None:
-        key = what, index
-        if key not in self._prepared:
-            pair = self._states, self._states.copies[index]
-            source, target = pair if what == "save" else pair[::-1]
-            phases = source.copy_to(target, f"states.{what}")
-            self._prepared[key] = self._executor.prepare(phases)
-        self._executor.run(self._prepared[key], 1)
+    def _copy(self, source: StateCache, target: StateCache) -> None:
+        slices = source.of_sequence(self._sequence), target.of_sequence(self._sequence)
+        copy_slices(self._device, zip(*slices, strict=True), label="copying states")

@@ -19,7 +19,7 @@ from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.packing import EncodedText, Segments, mean_of, packs
-from rdrr_runtime.phases.rows.mean_rows import mean_rows
+from rdrr_runtime.phases.rows.mean_rows import MeanForm, mean_rows
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 F32 = npt.NDArray[np.float32]
@@ -109,7 +109,7 @@ class GpuHidden:
         if spec not in self._poolings:
             ctx, (ranges, means) = self._plan.context_of(spec), self._pooled
             x, width = prepared.logits, self._stored
-            phases = mean_rows(ctx, ranges, x, means, width=width, label="means of texts")
+            phases = mean_rows(ctx, ranges, x, means, MeanForm(width), "means of texts")
             self._poolings[spec] = self._prepared.executor.prepare(phases)
         return self._poolings[spec]
 

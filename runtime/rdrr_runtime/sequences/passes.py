@@ -55,10 +55,10 @@ class Passes(Protocol):
         """Return the layout of the ring for the ids of the decode pass over `rows` rows."""
         ...
 
-    def consecutive(self, ids: int) -> list[PreparedPass]:
-        """Return the passes that run this many ids of one sequence, in order.
+    def consecutive(self, *parts: int) -> list[PreparedPass]:
+        """Return the passes that run parts of so many ids of one sequence, in order.
 
-        There are none if the ids share passes with those of other sequences.
+        There are none if all ids share passes with those of other sequences.
         """
         ...
 
@@ -88,9 +88,9 @@ class SinglePasses:
         del rows
         return Ring(RING)
 
-    def consecutive(self, ids: int) -> list[PreparedPass]:
+    def consecutive(self, *parts: int) -> list[PreparedPass]:
         """See `Passes.consecutive`; there are no other sequences."""
-        return self._prepared.consecutive(ids)
+        return [prepared for ids in parts for prepared in self._prepared.consecutive(ids)]
 
 
 class BatchPasses:
@@ -124,14 +124,15 @@ class BatchPasses:
         width = self._size(rows)
         return Ring(self._state.ring.size // 4) if width == 1 else Ring(BATCH_STEPS, width)
 
-    def consecutive(self, ids: int) -> list[PreparedPass]:
+    def consecutive(self, *parts: int) -> list[PreparedPass]:
         """Return the prefill passes of a long prompt; none for a short one, which shares a pass.
 
         Their logits are never needed: the last id of a prompt runs in a decode pass.
         """
-        if ids <= MOST_SEQUENCES:
+        if sum(parts) <= MOST_SEQUENCES:
             return []
-        return [self._get(spec) for spec in self._plan.consecutive(ids, decodes=False)]
+        specs = (spec for ids in parts for spec in self._plan.consecutive(ids, decodes=False))
+        return [self._get(spec) for spec in specs]
 
     def multi_sequence(self, rows: int) -> PreparedPass:
         """Return the pass that stores the keys and values of rows of any sequences."""

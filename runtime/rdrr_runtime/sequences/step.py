@@ -70,10 +70,11 @@ class Step:
             last_n: Number of last rows whose logits a window pass computes.
             launched: Number of rows that the pass is launched for, if it is more than `ids`.
         """
+        tokens: Numbers = ids
         if positions is None:
-            positions = self._place(ids, base, sequence)
+            tokens, positions = self._place(ids, base, sequence)
         packed = pack_step(
-            ids,
+            tokens,
             np.arange(base, base + len(ids)),
             positions=positions,
             sequences=sequence,
@@ -91,16 +92,13 @@ class Step:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write rows of any sequences."""
-        tokens, sequences, slots = zip(*rows, strict=True)
-        positions = None
-        if self._images is not None:
-            positions = np.array(slots)
-            for at, count in _runs(rows):
-                part = tokens[at : at + count]
-                places = self._place(part, slots[at], sequences[at], at)
-                if places is not None:
-                    positions[at : at + count] = places
-        self._write(pack_step(tokens, slots, positions=positions, sequences=sequences), tokens)
+        ids, sequences, slots = zip(*rows, strict=True)
+        tokens, positions = np.array(ids), np.array(slots)
+        for at, count in _runs(rows) if self._images is not None else ():
+            part = slice(at, at + count)
+            tokens[part], places = self._place(ids[part], slots[at], sequences[at], at)
+            positions[part] = slots[part] if places is None else places
+        self._write(pack_step(tokens, slots, positions=positions, sequences=sequences), ids)
 
     def positions(self, sequence: int) -> SequencePositions | None:
         """Return the positions of a sequence; None if the model sees no images."""
@@ -109,15 +107,30 @@ class Step:
         images = self._images.images
         return self._positions.setdefault(sequence, SequencePositions(images))
 
+    def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        """Return ids in the parts that passes may divide further: all of them without images."""
+        return [ids] if self._images is None else [*self._images.parts(ids)]
+
+    def border(self, ids: Sequence[int], begin: int, end: int) -> int:
+        """Return where a part of ids ends, see `SeenImages.border`."""
+        return end if self._images is None else self._images.images.border(ids, begin, end)
+
+    def behind_images(self, ids: Sequence[int]) -> int:
+        """Return how many first ids end with the last token of an image; 0 if all are text."""
+        if self._images is None:
+            return 0
+        is_image = np.asarray(ids) >= self._images.first
+        return int(np.flatnonzero(is_image)[-1]) + 1 if is_image.any() else 0
+
     def _place(
         self, ids: Sequence[int], base: int, sequence: int, first: int = 0
-    ) -> npt.NDArray[np.int64] | None:
-        """Write the features of rows, and return their positions; None if those are the slots."""
+    ) -> tuple[Numbers, npt.NDArray[np.int64] | None]:
+        """Write the features of rows; return tokens and positions, None if these are slots."""
         positions = self.positions(sequence)
         rows = None if positions is None else positions.of_pass(ids, base)
         if rows is None or self._images is None:
-            return None
-        return self._images.write(self._device, rows, first)
+            return ids, None
+        return self._images.write(self._device, ids, rows, first)
 
     def invalidate(self) -> None:
         """Forget the rows that the GPU has put into the step.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
+from rdrr_runtime.exec.executor import Prepared
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES, unpack
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
@@ -81,6 +82,10 @@ class GpuWindows:
         self, ids: Sequence[int], base: int, last_n: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[PreparedPass, int]]:
         """Run the bodies in order; yield each pass with some of the last n rows, and how many."""
+        if positions is None and (first := min(self._step.behind_images(ids), len(ids) - last_n)):
+            # Prompts run in longer passes, and some images must run in one.
+            self._sequence.run(ids[:first], base, _body)
+            ids, base = ids[first:], base + first
         prepared = self._prepared.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
         self._position.begin(base)
         for start, end in self._parts(len(ids), last_n, prepared.rows):
@@ -117,3 +122,7 @@ class GpuWindows:
             yield start, min(start + most, count - last)
         if last:
             yield count - last, count
+
+
+def _body(prepared: PreparedPass) -> Prepared:
+    return prepared.body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import time
@@ -18,6 +19,9 @@ from rdrr.serve.worker import Worker
 from support.serving import Running, serving
 
 CONTEXT, TOKENS = 160, 6
+ROUNDS = int(os.environ.get("RDRR_TEST_ROUNDS", "4"))
+"""Rounds of 128 clients for each backend and number of slots."""
+
 PREFIX = (
     "And it came to pass in those days, that the word of the LORD came unto me, saying, Son of "
     "man, set thy face against the mountains, and speak unto the children of Israel, and say unto "
@@ -26,6 +30,9 @@ PREFIX = (
 SUBJECTS = ("The king of Israel", "A man of God", "My people", "The priest", "Jesus", "The sea",
             "Thy servant", "The children of Judah")  # fmt: skip
 VERBS = ("shall be", "said unto", "went up to", "did not")
+EXACT = {"computePrecision": "f32"}
+"""Passes of other sizes round activations differently, so that texts part at near-ties."""
+
 BODIES = [
     {"prompt": f"{prefix}{subject} {verb}", "temperature": temperature, "seed": number}
     for prefix in ("", PREFIX)
@@ -41,7 +48,9 @@ DAILY = [*range(32), *range(96, 128)]
 @contextmanager
 def served(package, backend: str, slots: int) -> Iterator[Running]:
     worker = Worker(
-        lambda: rdrr.load(package, backend=backend, context=CONTEXT, kv_dtype="f32"),
+        lambda: rdrr.load(
+            package, backend=backend, context=CONTEXT, kv_dtype="f32", kernel_hints=EXACT
+        ),
         slots=slots,
         queue=200,
     )
@@ -118,7 +127,7 @@ def test_rounds_of_128_clients_give_the_texts_that_each_gets_alone(
     chance = random.Random(int(rng.integers(2**32)))
     for slots in (3, 32):
         with served(made_package, backend, slots) as server:
-            for _ in range(4):
+            for _ in range(ROUNDS):
                 order = chance.sample(range(len(BODIES)), len(BODIES))
                 texts = texts_together(server, [BODIES[at] for at in order], chance, 2.0)
                 assert texts == alone(order)

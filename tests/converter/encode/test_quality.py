@@ -40,5 +40,6 @@ def test_the_manifest_records_it_and_the_default_is_ggml(tmp_path, source):
 
 
 def test_an_unknown_quality_is_a_usage_error(tmp_path, source):
-    with pytest.raises(UsageError, match="`quality`"):
-        convert(source, tmp_path / "out", quality="good")
+    for quality in ("good", "best,good", "ref,best"):
+        with pytest.raises(UsageError, match="`quality`"):
+            convert(source, tmp_path / "out", quality=quality)

@@ -13,6 +13,7 @@ from rdrr_converter.reading.image_processor import read_image_processor
 from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Processor
 from rdrr_runtime.images.patches import image_patches
+from rdrr_runtime.images.sizes import resized
 from support.images import drawn_image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
@@ -51,11 +52,15 @@ def test_settings_of_qwen_give_its_patches(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(patches({**settings, **options}), expected, atol=1e-5, rtol=0)
 
 
-def test_settings_of_gemma_4_give_its_patches() -> None:
+def test_settings_of_gemma_4_give_its_patches_as_its_model_scales_them() -> None:
     judge = Gemma4ImageProcessorPil(max_soft_tokens=140)
     expected = judge(images=[drawn_image(133, 58)], return_tensors="np")["pixel_values"][0]
-    result = patches(judge.to_dict())
-    np.testing.assert_allclose(result, expected[: len(result)], atol=1e-5, rtol=0)
+    result, processor = patches(judge.to_dict()), read(judge.to_dict())
+    assert processor is not None
+    height, width = (size // 48 for size in resized(processor, (133, 58)))
+    raster = expected[: len(result)].reshape(height, 3, width, 3, -1).swapaxes(1, 2)
+    judged = 2 * (raster.reshape(result.shape) - 0.5)
+    np.testing.assert_allclose(result, judged, atol=1e-5, rtol=0)
 
 
 def test_settings_of_gemma_3_and_its_configuration_give_its_pixels_and_tokens() -> None:

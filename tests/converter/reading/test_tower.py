@@ -15,6 +15,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import validate
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import edit_vision, make_multimodal, write_tokenizer
+from support.gemma_images import make_gemma4
 from support.images import save_processor
 from support.seeds import generator_of
 
@@ -121,6 +122,180 @@ def test_a_tower_that_cannot_be_used_is_left_out_and_the_note_says_why(
     assert len(notes) == 1
     assert why in notes[0]
     assert not any(tensor.name.startswith("visual.") for tensor in result.tensors)
+
+
+@pytest.fixture(scope="module")
+def tiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("smolvlm") / "model", generator_of(request)
+    # `size` and the like stand in published towers, and are the image processor's.
+    published = {"size": {"longest_edge": 56}, "use_base_siglip": False}
+    make_multimodal("smolvlm", rng, published).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {
+        "image_processor_type": "SmolVLMImageProcessor",
+        "max_image_size": {"longest_edge": 28},
+        "size": {"longest_edge": 56},
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_with_the_body_of_siglip_is_a_package_with_its_text_model(tiled, tmp_path):
+    result = convert(tiled, tmp_path / "out", quantize="q8_0")
+    assert result.notes == ()
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.merger, manifest.vision.position_sampling) == ("linear", "nearest")
+    assert (manifest.vision.output_size, manifest.vision.rope_theta) == (64, None)
+    assert manifest.processor.patch_order == "merged"
+    assert manifest.tensors["visual.merger.proj.weight"].shape == (64, 4 * 32)
+    assert tower_types(manifest)["visual.layers.0.mlp.up_proj.weight"] == "F16"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("connector."), "a tensor is missing"),
+        (without("post_layernorm"), "a tensor is missing"),
+        (stating(image_size=42), "wrong shape"),
+        (stating(image_size=[28, 28]), "image_size cannot be used"),
+        (stating(num_channels=1), "num_channels cannot be used"),
+        (stating(window_size=4), "unknown keys: window_size"),
+    ],
+)
+def test_a_tower_of_siglip_that_cannot_be_used_is_left_out_and_the_note_says_why(
+    tiled, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(tiled, folder)
+    change(folder)
+    (note,) = convert(folder, tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert why in note
+
+
+@pytest.fixture(scope="module")
+def of_gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("gemma3") / "model", generator_of(request)
+    tower = {"image_size": 56, "vision_use_head": False}
+    make_multimodal("gemma3", rng, tower).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {
+        "image_processor_type": "Gemma3ImageProcessorFast",
+        "size": {"height": 56, "width": 56},
+        "do_pan_and_scan": None,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_of_gemma_3_makes_tokens_of_means_that_the_text_model_sees_whole(
+    of_gemma, tmp_path
+):
+    assert convert(of_gemma, tmp_path / "out", quantize="q8_0").notes == ()
+    manifest, stored = manifest_of(tmp_path / "out"), load_file(of_gemma / "model.safetensors")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.merger, manifest.vision.seen_whole) == ("mean", "all")
+    assert manifest.vision.merge_size == manifest.processor.merge_size == 2
+    assert (manifest.processor.sizing, manifest.processor.patch_order) == ("fixed", "merged")
+    projector = stored["multi_modal_projector.mm_input_projection_weight"]
+    assert manifest.tensors["visual.merger.proj.weight"].shape == projector.shape[::-1]
+
+
+def test_a_tower_of_gemma_3_has_names_within_the_model_in_published_checkpoints(of_gemma, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma, folder)
+    state = load_file(folder / "model.safetensors")
+    published = "vision_tower.vision_model."
+    named = {name.replace("vision_tower.", published): values for name, values in state.items()}
+    save_file(named, folder / "model.safetensors")
+    converted = [
+        convert(source, tmp_path / name, quantize="f16", model_id="same")
+        for name, source in (("a", of_gemma), ("b", folder))
+    ]
+    first, second = ([*result.tensors] for result in converted)
+    assert [tensor.name for tensor in first] == [tensor.name for tensor in second]
+    assert any(tensor.name == "visual.layers.0.mlp.up_proj.weight" for tensor in first)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without("mm_soft_emb_norm"), "a tensor is missing"),
+        (stating(image_size=70), "mm_tokens_per_image cannot be used"),
+    ],
+)
+def test_a_tower_of_gemma_3_that_cannot_be_used_is_left_out_like_one_that_is_not_asked_for(
+    of_gemma, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma, folder)
+    change(folder)
+    result = convert(folder, tmp_path / "out", quantize="f16")
+    (note,) = (note for note in result.notes if note.startswith(UNUSABLE))
+    assert why in note
+    convert(of_gemma, tmp_path / "text", quantize="f16", without_vision=True)
+    for name in ("out", "text"):
+        assert manifest_of(tmp_path / name).vision is None
+    shards = [sorted((tmp_path / name).glob("*.bin")) for name in ("out", "text")]
+    left_out, not_asked_for = ([shard.read_bytes() for shard in of] for of in shards)
+    assert left_out == not_asked_for != []
+
+
+@pytest.fixture(scope="module")
+def of_gemma4(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("gemma4") / "model", generator_of(request)
+    # `default_output_length` and the like stand in published towers.
+    published = {"default_output_length": 280, "global_head_dim": 16}
+    both_ways = {"use_bidirectional_attention": "vision"}
+    make_gemma4(rng, published, **both_ways).save_pretrained(folder)
+    write_tokenizer(folder)
+    settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_tower_of_gemma_4_states_its_form_and_which_layers_see_images_whole(of_gemma4, tmp_path):
+    assert convert(of_gemma4, tmp_path / "out", quantize="q8_0").notes == ()
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.vision is not None
+    assert manifest.processor is not None
+    assert (manifest.vision.form, manifest.vision.merger) == ("rms_norm", "scaled_mean")
+    assert (manifest.vision.seen_whole, manifest.vision.standardizes) == ("sliding", True)
+    assert manifest.vision.merge_size == manifest.processor.merge_size == 3
+    assert manifest.processor.mean == manifest.processor.deviation == (0.5, 0.5, 0.5)
+    assert manifest.tensors["visual.embed_positions.weight"].shape == (2 * 48, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (stating(use_clipped_linears=True), "use_clipped_linears cannot be used"),
+        (stating(num_key_value_heads=1), "num_key_value_heads cannot be used"),
+        (stating(rope_parameters={"rope_type": "yarn"}), "rope_type axial"),
+        (without("std_scale"), "a tensor is missing"),
+    ],
+)
+def test_a_tower_of_gemma_4_that_cannot_be_used_is_left_out_and_the_note_says_why(
+    of_gemma4, tmp_path, change, why
+):
+    folder = tmp_path / "model"
+    shutil.copytree(of_gemma4, folder)
+    change(folder)
+    (note,) = convert(folder, tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert why in note
+
+
+def test_a_tower_whose_tokens_would_need_inputs_of_each_layer_is_left_out(rng, tmp_path):
+    sizes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384}
+    make_gemma4(rng, {}, **sizes).save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    (note,) = convert(tmp_path / "model", tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith(UNUSABLE)
+    assert "inputs of each layer" in note
 
 
 def test_a_tower_without_a_known_recipe_of_images_is_converted_with_a_note(checkpoint, tmp_path):

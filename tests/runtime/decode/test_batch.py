@@ -54,6 +54,9 @@ class Hashing:
         self._caches: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self._runs_ahead = runs_ahead
 
+    def border(self, _: Sequence[int], __: int, end: int) -> int:
+        return end
+
     def resumable(self, sequence: int, base: int) -> int:
         return min(base, len(self._caches[sequence]))
 

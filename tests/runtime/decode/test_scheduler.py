@@ -41,6 +41,9 @@ class SlotsOfIds:
         self.feed: FeedOfIds | None = None
         self._waits_for_ids = waits_for_ids
 
+    def border(self, _: Sequence[int], __: int, end: int) -> int:
+        return end
+
     def resumable(self, _: int, base: int) -> int:
         return base if self._rewinds else 0
 
@@ -189,6 +192,19 @@ def test_a_prompt_that_begins_as_one_before_runs_only_what_follows(rewinds):
     assert again.ids == alone(again)
     # Of the prompt's rows the last answer's id, and the first of the two new ones, have not run.
     assert sum(batch.filled) == (2 if rewinds else 20 + len(first.ids) + 1)
+
+
+def test_parts_of_prompts_end_where_the_backend_lets_them_end(monkeypatch):
+    """The slots 5 to 24 run together, even if they are more rows than a step should have."""
+    batch, texts = SlotsOfIds(2), [text(range(40), 3), text(range(50, 90), 3)]
+
+    def border(_: Sequence[int], begin: int, end: int) -> int:
+        return end if not 5 < end < 25 else 5 if begin < 5 else 25
+
+    monkeypatch.setattr(batch, "border", border)
+    Scheduler(batch, Pace(prompt_rows=10)).run(texts)
+    assert batch.filled == [5 + 5, 20, 10, 4 + 20, 10, 4]
+    assert [each.ids for each in texts] == [alone(each) for each in texts]
 
 
 def test_texts_that_begin_alike_run_their_beginning_once():

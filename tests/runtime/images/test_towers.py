@@ -86,7 +86,10 @@ def test_the_gpu_computes_the_same_for_images_of_any_size(towers, device, kind, 
             image = towers.patches(grid)
             assert worst(tower, image, towers.expected(image)) <= limit
             of_cpu = towers.on_cpu(kind).encode(image)
-            assert worst(tower, image, (of_cpu.embeddings, *of_cpu.taps)) <= CPU
+            rounds = kind == "f16" and device.capabilities.matrices  # factors are in f16 then
+            assert worst(tower, image, (of_cpu.embeddings, *of_cpu.taps)) <= (
+                HALF if rounds else CPU
+            )
 
 
 def test_memory_that_ends_is_freed_and_smaller_images_run_again(towers, device, monkeypatch):

@@ -6,11 +6,14 @@ export type Unsupported = 'no-webgpu' | 'insecure' | 'no-adapter';
 
 const DEFAULT_LIMITS: Record<string, number> = { maxStorageBufferBindingSize: 128 << 20, maxBufferSize: 256 << 20 };
 
-/** Return the browser's WebGPU, and why it cannot be used. */
-export async function support(gpu: GPU | undefined = globalThis.navigator?.gpu): Promise<{
-  reason: Unsupported | null;
-  adapter: GPUAdapter | null;
-}> {
+/** Return the WebGPU that was given, or the browser's; undefined where there is none. */
+export function gpuOf(given: GPU | undefined): GPU | undefined {
+  return given ?? globalThis.navigator?.gpu;
+}
+
+/** Return an adapter, or why there is none. */
+export async function support(given?: GPU): Promise<{ reason: Unsupported | null; adapter: GPUAdapter | null }> {
+  const gpu = gpuOf(given);
   if (!gpu) return { reason: globalThis.isSecureContext === false ? 'insecure' : 'no-webgpu', adapter: null };
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
   return { reason: adapter ? null : 'no-adapter', adapter };
@@ -35,8 +38,8 @@ export interface Demand {
   buffer: number;
 }
 
-/** Return the first thing that an adapter lacks for a program; null if it runs there. */
-export function lackOf(adapter: GPUAdapter, demand: Demand, language?: ReadonlySet<string>): string | null {
+/** Return the first thing that an adapter or a device lacks for a program; null if it runs there. */
+export function lackOf(adapter: Pick<GPUAdapter, 'features' | 'limits'>, demand: Demand, language?: ReadonlySet<string>): string | null {
   const { features = [], language: needed = [] } = demand.needs;
   const feature = features.find((name) => !adapter.features.has(name));
   if (feature) return feature;
@@ -64,13 +67,14 @@ function camelCase(name: string): string {
   return name.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
 
-/** Return a device for a program. */
-export async function openDevice(adapter: GPUAdapter, demand: Demand): Promise<GPUDevice> {
+/** Return a device for a program, with the limits for what it may need later as far as the adapter has them. */
+export async function openDevice(adapter: GPUAdapter, demand: Demand, later: Demand): Promise<GPUDevice> {
   const lack = lackOf(adapter, demand);
   if (lack) throw new RdrrError('device', `the adapter lacks what the program needs: ${lack}`);
+  const limits = Object.entries(limitsOf(later)).map(([name, limit]) => [name, Math.min(limit, adapter.limits[name as 'maxBufferSize'] ?? limit)]);
   return adapter.requestDevice({
     requiredFeatures: [...(demand.needs.features ?? [])] as GPUFeatureName[],
-    requiredLimits: limitsOf(demand),
+    requiredLimits: Object.fromEntries(limits),
   });
 }
 

@@ -1,5 +1,5 @@
 import type { Delta, ToolCall, ToolCallDelta } from '../text/index.js';
-import type { AnyEvent, AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, Finish, TextEvent, Usage, VectorEvent } from './requests.js';
+import type { AnyEvent, AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, Finish, Logprob, TextEvent, Usage, VectorEvent } from './requests.js';
 
 interface Head<Name extends string> {
   id: string;
@@ -17,25 +17,39 @@ export interface ChatMessageAnswer {
   token_ids: number[];
 }
 
+/** Log-probabilities of a chat, where they were asked for. */
+export interface ChatLogprobs {
+  content: Logprob[];
+  refusal: null;
+}
+
+/** Log-probabilities of a completion, where they were asked for. */
+export interface CompletionLogprobs {
+  tokens: string[];
+  token_logprobs: number[];
+  top_logprobs: Record<string, number>[];
+  text_offset: number[];
+}
+
 export interface ChatCompletion extends Head<'chat.completion'> {
-  choices: { index: number; message: ChatMessageAnswer; finish_reason: Finish }[];
+  choices: { index: number; message: ChatMessageAnswer; logprobs: ChatLogprobs | null; finish_reason: Finish }[];
   usage: Usage;
 }
 
 export type ChatDelta = Partial<Omit<ChatMessageAnswer, 'tool_calls'> & { tool_calls: readonly ToolCallDelta[] }>;
 
 export interface ChatChunk extends Head<'chat.completion.chunk'> {
-  choices: { index: number; delta: ChatDelta; finish_reason: Finish }[];
+  choices: { index: number; delta: ChatDelta; logprobs: ChatLogprobs | null; finish_reason: Finish }[];
   usage?: Usage;
 }
 
 export interface Completion extends Head<'text_completion'> {
-  choices: { index: number; text: string; token_ids: number[]; finish_reason: Finish }[];
+  choices: { index: number; text: string; token_ids: number[]; logprobs: CompletionLogprobs | null; finish_reason: Finish }[];
   usage: Usage;
 }
 
 export interface CompletionChunk extends Head<'text_completion'> {
-  choices: { index: number; text: string; token_ids: number[]; finish_reason: Finish }[];
+  choices: { index: number; text: string; token_ids: number[]; logprobs: CompletionLogprobs | null; finish_reason: Finish }[];
   usage?: Usage;
 }
 
@@ -85,9 +99,10 @@ class ChatCompletions {
     const head = headOf('chat.completion', 'chatcmpl-', this.model());
     if (request.stream) return chatChunks({ ...head, object: 'chat.completion.chunk' }, request, events);
     const { texts, usage } = await gathered(events);
-    const choices = texts.map(({ deltas, ids, finish }, index) => ({
+    const choices = texts.map(({ deltas, ids, logprobs, finish }, index) => ({
       index,
       message: messageOf(deltas, ids),
+      logprobs: chatLogprobs(logprobs),
       finish_reason: finish,
     }));
     return { ...head, choices, usage };
@@ -107,7 +122,13 @@ class Completions {
     const head = headOf('text_completion', 'cmpl-', this.model());
     if (request.stream) return completionChunks(head, request, events);
     const { texts, usage } = await gathered(events);
-    const choices = texts.map(({ text, ids, finish }, index) => ({ index, text, token_ids: ids, finish_reason: finish }));
+    const choices = texts.map(({ text, ids, logprobs, finish }, index) => ({
+      index,
+      text,
+      token_ids: ids,
+      logprobs: completionLogprobs(logprobs),
+      finish_reason: finish,
+    }));
     return { ...head, choices, usage };
   }
 }
@@ -145,12 +166,15 @@ async function* chatChunks(
   events: AsyncIterable<TextEvent>,
 ): AsyncGenerator<ChatChunk> {
   const begun = new Set<number>();
-  const chunk = (index: number, delta: ChatDelta, finish_reason: Finish): ChatChunk => ({ ...head, choices: [{ index, delta, finish_reason }] });
-  for await (const { index, deltas = [], ids, finish, usage } of events) {
+  const chunk = (index: number, delta: ChatDelta, finish_reason: Finish, entries?: readonly Logprob[]): ChatChunk => ({
+    ...head,
+    choices: [{ index, delta, logprobs: chatLogprobs(entries), finish_reason }],
+  });
+  for await (const { index, deltas = [], ids, finish, logprobs, usage } of events) {
     if (!begun.has(index)) yield chunk(index, { role: 'assistant', content: '' }, null);
     begun.add(index);
     for (const delta of deltas) yield chunk(index, delta, null);
-    if (ids.length || finish) yield chunk(index, ids.length ? { token_ids: ids } : {}, finish);
+    if (ids.length || finish) yield chunk(index, ids.length ? { token_ids: ids } : {}, finish, logprobs);
     if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
   }
 }
@@ -160,8 +184,8 @@ async function* completionChunks(
   request: CompletionRequest,
   events: AsyncIterable<TextEvent>,
 ): AsyncGenerator<CompletionChunk> {
-  for await (const { index, text, ids, finish, usage } of events) {
-    yield { ...head, choices: [{ index, text, token_ids: ids, finish_reason: finish }] };
+  for await (const { index, text, ids, finish, logprobs, usage } of events) {
+    yield { ...head, choices: [{ index, text, token_ids: ids, logprobs: completionLogprobs(logprobs), finish_reason: finish }] };
     if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
   }
 }
@@ -170,6 +194,7 @@ interface Whole {
   text: string;
   ids: number[];
   deltas: Delta[];
+  logprobs?: Logprob[];
   finish: Finish;
 }
 
@@ -182,10 +207,26 @@ async function gathered(events: AsyncIterable<TextEvent>): Promise<{ texts: Whol
     whole.text += event.text;
     whole.ids.push(...event.ids);
     whole.deltas.push(...(event.deltas ?? []));
+    if (event.logprobs) whole.logprobs = [...(whole.logprobs ?? []), ...event.logprobs];
     whole.finish = event.finish;
     usage = event.usage ?? usage;
   }
   return { texts, usage: usage! };
+}
+
+function chatLogprobs(entries?: readonly Logprob[]): ChatLogprobs | null {
+  return entries ? { content: [...entries], refusal: null } : null;
+}
+
+function completionLogprobs(entries?: readonly Logprob[]): CompletionLogprobs | null {
+  if (!entries) return null;
+  let end = 0;
+  return {
+    tokens: entries.map(({ token }) => token),
+    token_logprobs: entries.map(({ logprob }) => logprob),
+    top_logprobs: entries.map(({ top_logprobs }) => Object.fromEntries(top_logprobs.map(({ token, logprob }) => [token, logprob]))),
+    text_offset: entries.map(({ token }) => (end += token.length) - token.length),
+  };
 }
 
 /** Return the message that the parts of an answer make. */

@@ -1,25 +1,33 @@
 import { RdrrError } from '../errors.js';
 import { readText } from '../load/source.js';
+import type { Recorded, TokenLogprob } from '../sampling/logprobs.js';
 import { freshSeed } from '../sampling/words.js';
 import { hiddenStates } from '../sequence/hidden.js';
-import { Sequence, type Generation } from '../sequence/sequence.js';
-import { openText, type Answer, type Text, type TextFiles } from '../text/index.js';
+import { Course, Sequence, type Generation, type Group } from '../sequence/sequence.js';
+import { Grammars, openText, type Answer, type Constraint, type Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
-import { openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
+import { grownModel, openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
 import {
   checkRequest,
   inputsOf,
+  keptOf,
   samplingOf,
+  schemaOf,
   stopsOf,
   tokensOf,
+  topOf,
   type AnyEvent,
   type AnyRequest,
   type AnyTextRequest,
   type EmbeddingRequest,
   type VectorEvent,
+  type Logprob,
+  type TokenEntry,
   type TextEvent,
+  type TextRequest,
 } from './requests.js';
+import { restored, saved, type Session } from './session.js';
 import { surveyOf, type Survey } from './survey.js';
 import { Timing } from './timing.js';
 
@@ -66,6 +74,7 @@ export class Engine extends Answers {
   readonly lost: Promise<string>;
   private readonly text: Text | null;
   private sequence: Sequence;
+  private grammars: Promise<Grammars> | null = null;
   private state: 'open' | 'lost' | 'closed' = 'open';
   private last: Promise<unknown> = Promise.resolve();
   private lostFor!: (reason: string) => void;
@@ -83,8 +92,12 @@ export class Engine extends Answers {
     const { manifest, player } = opened;
     this.text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     this.lost = new Promise((resolve) => (this.lostFor = resolve));
-    this.sequence = new Sequence(player);
+    this.sequence = this.newSequence();
     this.watch();
+  }
+
+  private newSequence(): Sequence {
+    return new Sequence(this.opened.player, async (least) => (this.options.context === undefined ? grownModel(this.opened, least) : null));
   }
 
   get model(): ModelFacts {
@@ -118,6 +131,17 @@ export class Engine extends Answers {
   /** Yield the parts of the texts of a request, or its embeddings, when the requests before it have ended. */
   async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
     checkRequest(given);
+    const done = await this.turn(signal);
+    try {
+      if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
+      else yield* this.texts(given, signal);
+    } finally {
+      done();
+    }
+  }
+
+  /** Wait for the calls before; what is returned lets the next one begin. */
+  private async turn(signal?: AbortSignal): Promise<() => void> {
     const before = this.last;
     let done!: () => void;
     this.last = new Promise<void>((resolve) => (done = resolve));
@@ -125,8 +149,31 @@ export class Engine extends Answers {
       await before;
       signal?.throwIfAborted();
       if (this.state === 'closed') throw new RdrrError('usage', 'the engine is closed');
-      if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
-      else yield* this.texts(given, signal);
+      return done;
+    } catch (error) {
+      done();
+      throw error;
+    }
+  }
+
+  /** Return the text that the cache holds, when the calls before have ended. */
+  async save(): Promise<Session> {
+    const done = await this.turn();
+    try {
+      return await saved(this.opened, this.source.index.manifest, this.sequence.ids);
+    } finally {
+      done();
+    }
+  }
+
+  /** Take over a text that `save` returned: the next call continues from what it shares with it. */
+  async restore(session: Session): Promise<void> {
+    const done = await this.turn();
+    try {
+      if (this.state === 'lost') await this.reopen();
+      await this.sequence.makeRoom(session.context);
+      restored(this.opened, this.source.index.manifest, session);
+      this.sequence.restore(session.ids);
     } finally {
       done();
     }
@@ -163,31 +210,71 @@ export class Engine extends Answers {
     const { request } = given;
     if (!this.model.generates) throw new RdrrError('usage', 'the package generates no text; use embeddings');
     const [prompt, ends] = this.prompt(given);
-    const max_tokens = tokensOf(given);
     const copies = request.n ?? 1;
     const timing = new Timing(prompt.length);
+    const common = { max_tokens: tokensOf(given), logprobs: topOf(given), context_shift: keptOf(request), signal };
     for (let index = 0; index < copies; index += 1) {
-      const answer = this.answerTo(given, prompt);
-      const stream = this.text?.stream(prompt, stopsOf(request), answer ? this.text.chat!.shows : undefined) ?? null;
-      const options = { ...samplingOf(request, index), max_tokens, signal, begun: (reused: number) => timing.begun(reused) };
-      let ended = false;
-      timing.start();
-      for await (const ids of this.continued(prompt, options)) {
-        const at = ids.findIndex((id) => ends.has(id));
-        const some = at < 0 ? ids : ids.slice(0, at + 1);
-        timing.count(some.length);
-        const text = stream?.push(some) ?? '';
-        ended = at >= 0 || Boolean(stream?.stopped);
-        yield { index, text, ids: some, finish: null, ...(answer && { deltas: answer.push(text) }) };
-        if (ended) break;
+      const constraint = await this.constraint(request);
+      const begun = (reused: number): void => timing.begun(reused);
+      try {
+        const parts = this.textOf(given, prompt, ends, timing, { ...samplingOf(request, index), ...common, constraint, begun });
+        for await (const part of parts) yield { index, ...part, ...(part.finish && index === copies - 1 && { usage: timing.usage }) };
+      } finally {
+        constraint?.close();
       }
-      timing.end();
-      const text = stream?.end() ?? '';
-      const deltas = answer ? [...answer.push(text), ...answer.end()] : [];
-      const finish = answer?.hasCalls ? 'tool_calls' : ended ? 'stop' : 'length';
-      const event: TextEvent = { index, text, ids: [], finish, ...(answer && { deltas }) };
-      yield index === copies - 1 ? { ...event, usage: timing.usage } : event;
     }
+  }
+
+  /** Yield the parts of a text, the last of which says how it ended. */
+  private async *textOf(
+    given: AnyTextRequest,
+    prompt: readonly number[],
+    ends: ReadonlySet<number>,
+    timing: Timing,
+    options: Generation,
+  ): AsyncGenerator<Omit<TextEvent, 'index'>> {
+    const answer = this.answerTo(given, prompt);
+    const stream = this.text?.stream(prompt, stopsOf(given.request), answer ? this.text.chat!.shows : undefined) ?? null;
+    let ended = false;
+    timing.start();
+    for await (const { ids, recorded } of this.continued(prompt, options)) {
+      const at = ids.findIndex((id) => ends.has(id));
+      const some = at < 0 ? ids : ids.slice(0, at + 1);
+      timing.count(some.length);
+      const text = stream?.push(some) ?? '';
+      ended = at >= 0 || Boolean(stream?.stopped);
+      const logprobs = recorded && this.named(recorded.slice(0, some.length));
+      yield { text, ids: some, finish: null, ...(answer && { deltas: answer.push(text) }), ...(logprobs && { logprobs }) };
+      if (ended) break;
+    }
+    timing.end();
+    const text = stream?.end() ?? '';
+    const deltas = answer ? [...answer.push(text), ...answer.end()] : [];
+    const finish = answer?.hasCalls ? 'tool_calls' : ended ? 'stop' : 'length';
+    yield { text, ids: [], finish, ...(answer && { deltas }) };
+  }
+
+  /** Return what a request's schema lets follow; undefined if its texts are free. */
+  private async constraint(request: TextRequest): Promise<Constraint | undefined> {
+    const schema = schemaOf(request);
+    if (!schema) return undefined;
+    const { grammar } = this.options;
+    if (!grammar) throw new RdrrError('usage', 'response_format: give the engine `grammar`, the URL of the script of @mlc-ai/web-xgrammar');
+    const { vocabulary, ends } = this.opened.player.program;
+    const text = this.requireText();
+    this.grammars ??= Grammars.open(grammar, text.vocabulary, vocabulary, [...ends, ...(text.chat?.ends ?? [])]);
+    this.grammars.catch(() => (this.grammars = null));
+    return (await this.grammars).constraint(schema);
+  }
+
+  /** Return log-probabilities with the texts of their tokens. */
+  private named(recorded: readonly Recorded[]): Logprob[] {
+    const text = this.requireText();
+    const entry = ({ id, logprob }: TokenLogprob): TokenEntry => {
+      const token = text.decode([id]);
+      return { token, logprob, bytes: [...new TextEncoder().encode(token)] };
+    };
+    return recorded.map(({ top, ...token }) => ({ ...entry(token), top_logprobs: top.map(entry) }));
   }
 
   /** Return what reads the answer to a chat: its content, reasoning and calls of tools. */
@@ -217,14 +304,10 @@ export class Engine extends Answers {
   }
 
   /** Yield ids that continue a prompt; when the device is lost, on another one from where they were. */
-  private continued(prompt: readonly number[], options: Generation): AsyncGenerator<number[]> {
+  private continued(prompt: readonly number[], options: Generation): AsyncGenerator<Group> {
     const seed = options.seed ?? freshSeed();
-    const ids: number[] = [];
-    return this.resumed(options.signal, (parts) => {
-      ids.push(...parts.flat());
-      const left = options.max_tokens === undefined ? undefined : options.max_tokens - ids.length;
-      return this.sequence.generate([...prompt, ...ids], { ...options, seed, sampled: ids.length, max_tokens: left });
-    });
+    const course = new Course([...prompt]);
+    return this.resumed(options.signal, () => this.sequence.generate(course, { ...options, seed }));
   }
 
   /** Yield the hidden states of texts, which take the place of what the cache holds. */
@@ -281,7 +364,7 @@ export class Engine extends Answers {
       throw error;
     }
     this.state = 'open';
-    this.sequence = new Sequence(this.opened.player);
+    this.sequence = this.newSequence();
     this.watch();
   }
 }

@@ -1,11 +1,12 @@
-import { checked, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
+import { checked, gpuOf, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
 import { FileCache } from '../load/cache.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
 import { addressOf, readHashed, readShard, readText, type Access, type Fetch } from '../load/source.js';
-import { fill } from '../player/fill.js';
+import { fill, refill } from '../player/fill.js';
 import { Player } from '../player/player.js';
 import { contextOf, readProgram } from '../program/program.js';
+import type { GrammarSource } from '../text/index.js';
 import { projectionTensors } from './pooling.js';
 import { readIndex, sizeAt, type IndexFile, type ProgramEntry } from './index_file.js';
 
@@ -17,7 +18,7 @@ export interface Progress {
 }
 
 export interface LoadOptions {
-  /** Tokens that the cache has room for, the prompt included; the smallest of the program by default. */
+  /** Tokens that the cache has room for, the prompt included. By default the smallest of the program, and it grows when a text needs more. */
   context?: number | undefined;
   onProgress?: ((progress: Progress) => void) | undefined;
   signal?: AbortSignal | undefined;
@@ -25,6 +26,8 @@ export interface LoadOptions {
   cache?: boolean | undefined;
   /** When kernels are compiled: while the weights arrive (the default), or each when it first runs. */
   compile?: 'ahead' | 'lazily' | undefined;
+  /** A grammar library, for requests with a JSON schema: a function that returns it, or the URL of its script. */
+  grammar?: GrammarSource | undefined;
   fetch?: Fetch | undefined;
   gpu?: GPU | undefined;
 }
@@ -63,16 +66,11 @@ export async function openSource(url: string, options: LoadOptions = {}): Promis
 }
 
 /** Return the best program that an adapter runs at a context; an error says why there is none. */
-export function programFor(index: IndexFile, adapter: GPUAdapter, wanted: number | undefined): [ProgramEntry, Demand] {
-  const language = globalThis.navigator?.gpu?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
+export function programFor(index: IndexFile, adapter: GPUAdapter, { gpu, context: wanted }: LoadOptions): [ProgramEntry, Demand] {
+  const language = gpuOf(gpu)?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
   let lack = 'any program';
   for (const entry of index.programs) {
-    const context = contextOf(entry.contexts, wanted);
-    const demand: Demand = {
-      needs: entry.needs,
-      binding: sizeAt(entry.binding, entry.contexts, context),
-      buffer: sizeAt(entry.buffer, entry.contexts, context),
-    };
+    const demand = demandOf(entry, contextOf(entry.contexts, wanted));
     const missing = lackOf(adapter, demand, language);
     if (!missing) return [entry, demand];
     lack = missing;
@@ -80,15 +78,32 @@ export function programFor(index: IndexFile, adapter: GPUAdapter, wanted: number
   throw new RdrrError('device', `${index.model}: this adapter lacks ${lack}; \`rdrr web --target\` makes programs for other devices`);
 }
 
+function demandOf(entry: ProgramEntry, context: number): Demand {
+  const [binding, buffer] = [entry.binding, entry.buffer].map((span) => sizeAt(span, entry.contexts, context));
+  return { needs: entry.needs, binding: binding!, buffer: buffer! };
+}
+
+/** Give a model a cache for at least so many tokens, at least twice of what it has; null if there is no such program or device. */
+export async function grownModel(opened: Opened, least: number): Promise<Player | null> {
+  const { player, entry } = opened;
+  const { most } = entry.contexts;
+  if (least > most) return null;
+  const context = contextOf(entry.contexts, Math.min(most, Math.max(least, 2 * player.context)));
+  if (lackOf(player.device, demandOf(entry, context))) return null;
+  opened.player = await Player.grown(player, context);
+  refill(opened.player);
+  return opened.player;
+}
+
 /** Open a device, and load a package's weights into it. */
 export async function openModel({ url, index, base, access }: Source, options: LoadOptions): Promise<Opened> {
   const { onProgress = () => {}, context } = options;
-  const adapter = await openAdapter(options.gpu ?? globalThis.navigator?.gpu);
-  const [entry, demand] = programFor(index, adapter, context);
+  const adapter = await openAdapter(options.gpu);
+  const [entry, demand] = programFor(index, adapter, options);
   const program = readProgram(await readHashed(new URL(entry.file, url).href, entry.sha256, access), entry.file);
   const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
   const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
-  const device = await openDevice(adapter, demand);
+  const device = await openDevice(adapter, demand, context === undefined ? demandOf(entry, entry.contexts.most) : demand);
   try {
     const player = await Player.open(device, program, contextOf(entry.contexts, context));
     let loaded = 0;

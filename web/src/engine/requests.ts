@@ -12,11 +12,23 @@ export interface TextRequest extends Omit<SamplingOptions, 'seed'> {
   stop?: string | readonly string[] | null;
   seed?: number | null;
   max_tokens?: number | null;
+  /** JSON, perhaps by a schema; the engine needs a grammar library for it. */
+  response_format?: ResponseFormat | null;
+  /** In a chat whether log-probabilities are recorded; in a completion how many of the most probable tokens are, too. */
+  logprobs?: boolean | number | null;
+  /** How many first ids are kept when the context is full: the older half of the others is dropped, and the text goes on. */
+  context_shift?: boolean | number | null;
 }
+
+/** The form of an answer, as in OpenAI's API. */
+export type ResponseFormat = { type: 'text' | 'json_object' } | { type: 'json_schema'; json_schema: { schema: object; name?: string; strict?: boolean | null } };
 
 export interface ChatRequest extends TextRequest {
   messages: readonly ChatMessage[];
   max_completion_tokens?: number | null;
+  logprobs?: boolean | null;
+  /** How many of the most probable tokens are recorded besides each token of the answer. */
+  top_logprobs?: number | null;
   tools?: readonly Tool[];
   tool_choice?: 'auto' | 'none';
   /** Further variables of the chat template, such as `enable_thinking`. */
@@ -26,6 +38,7 @@ export interface ChatRequest extends TextRequest {
 export interface CompletionRequest extends TextRequest {
   /** A text, or token ids. */
   prompt: string | readonly number[];
+  logprobs?: number | null;
 }
 
 /** A request for embeddings, with OpenAI's fields and two of Python's `embed`. */
@@ -59,6 +72,18 @@ export interface Usage {
 /** How a text ended: by an end, a stop string or calls of tools, or since there was room for no more. */
 export type Finish = 'stop' | 'tool_calls' | 'length' | null;
 
+/** A token with its log-probability under the model, as OpenAI's API has it in chats. */
+export interface TokenEntry {
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+
+/** A token of an answer, and the most probable tokens in its place. */
+export interface Logprob extends TokenEntry {
+  top_logprobs: TokenEntry[];
+}
+
 /** A part of a text. The last one of a text has its end, the last of a request the usage. */
 export interface TextEvent {
   index: number;
@@ -67,6 +92,8 @@ export interface TextEvent {
   finish: Finish;
   /** What a chat's answer has read of its text. */
   deltas?: readonly Delta[];
+  /** The log-probabilities of the ids, where they were asked for. */
+  logprobs?: readonly Logprob[];
   usage?: Usage;
 }
 
@@ -80,8 +107,9 @@ export interface VectorEvent {
 export type AnyEvent = TextEvent | VectorEvent;
 
 const DEFAULT_TOKENS = 16; // of a completion, as in OpenAI's API
-const REFUSED = ['response_format', 'logprobs', 'top_logprobs', 'best_of', 'suffix', 'echo', 'functions'];
+const REFUSED = ['best_of', 'suffix', 'echo', 'functions'];
 const MOST_TEXTS = 16;
+const MOST_TOP = 20;
 
 /** Throw an error for a field that would change the answer and is not served, or that has a wrong type. */
 export function checkRequest(given: AnyRequest): void {
@@ -99,12 +127,13 @@ export function checkRequest(given: AnyRequest): void {
   }
   const { kind, request } = given;
   for (const name of REFUSED) {
-    const value = fields[name];
-    if (value && !(name === 'response_format' && (value as Json)['type'] === 'text')) wrong(name, 'nothing: it is not served');
+    if (fields[name]) wrong(name, 'nothing: it is not served');
   }
+  schemaOf(request);
   const { n, max_tokens } = request;
   if (n != null && !(Number.isInteger(n) && n >= 1 && n <= MOST_TEXTS)) wrong('n', `1 to ${MOST_TEXTS}`);
   if (max_tokens != null && !(Number.isInteger(max_tokens) && max_tokens >= 1)) wrong('max_tokens', 'an integer of 1 or more');
+  checkLogprobs(given, wrong);
   if (stopsOf(request).some((stop) => typeof stop !== 'string' || !stop)) wrong('stop', 'strings that are not empty');
   if (kind === 'chat' && !(Array.isArray(request.messages) && request.messages.length)) wrong('messages', 'a list of messages');
   if (kind === 'completion' && typeof request.prompt !== 'string' && !Array.isArray(request.prompt)) {
@@ -113,6 +142,22 @@ export function checkRequest(given: AnyRequest): void {
 }
 
 type Json = Record<string, unknown>;
+
+function checkLogprobs({ kind, request }: AnyTextRequest, wrong: (name: string, expected: string) => never): void {
+  const isCount = (value: unknown): boolean => value == null || (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MOST_TOP);
+  if (kind === 'completion') {
+    if (!isCount(request.logprobs)) wrong('logprobs', `an integer of 0 to ${MOST_TOP}`);
+    return;
+  }
+  if (request.logprobs != null && typeof request.logprobs !== 'boolean') wrong('logprobs', 'true or false');
+  if (!isCount(request.top_logprobs)) wrong('top_logprobs', `an integer of 0 to ${MOST_TOP}`);
+}
+
+/** Return how many of the most probable tokens are recorded; undefined if no log-probabilities were asked for. */
+export function topOf({ kind, request }: AnyTextRequest): number | undefined {
+  if (kind === 'completion') return request.logprobs ?? undefined;
+  return request.logprobs ? (request.top_logprobs ?? 0) : undefined;
+}
 
 /** Return the texts of a request for embeddings, or their ids. */
 export function inputsOf(input: EmbeddingRequest['input']): readonly (string | readonly number[])[] {
@@ -138,6 +183,20 @@ export function samplingOf(request: TextRequest, copy: number): SamplingOptions 
     logit_bias: set(request.logit_bias),
     seed: request.seed == null ? undefined : request.seed + copy,
   };
+}
+
+/** Return the JSON schema of an answer; null if it is free. */
+export function schemaOf({ response_format: format }: TextRequest): object | null {
+  if (format == null || format.type === 'text') return null;
+  if (format.type === 'json_object') return { type: 'object' };
+  const schema = format.type === 'json_schema' ? format.json_schema?.schema : null;
+  if (schema && typeof schema === 'object') return schema;
+  throw new RdrrError('usage', `response_format: expected json_object, or json_schema with a schema, found ${JSON.stringify(format)}`);
+}
+
+/** Return how many first ids a context shift keeps; undefined if the context does not shift. */
+export function keptOf({ context_shift: kept }: TextRequest): number | undefined {
+  return kept == null || kept === false ? undefined : Number(kept);
 }
 
 /** Return the most new tokens of each text; undefined for as many as the context has room for. */

@@ -24,10 +24,10 @@ export interface Survey {
 export async function surveyOf(source: Source, options: LoadOptions): Promise<Survey> {
   const { index } = source;
   const facts = { model: index.model, size: index.size, cached: await holdsShards(source) };
-  const { reason, adapter } = await support(options.gpu ?? globalThis.navigator?.gpu);
+  const { reason, adapter } = await support(options.gpu);
   if (!adapter) return { ...facts, reason, memory: null, contexts: null };
   try {
-    const [{ contexts, memory }] = programFor(index, adapter, options.context);
+    const [{ contexts, memory }] = programFor(index, adapter, options);
     const context = contextOf(contexts, options.context);
     return { ...facts, reason: null, memory: sizeAt(memory, contexts, context), contexts };
   } catch (error) {

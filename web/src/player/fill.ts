@@ -39,6 +39,11 @@ export async function fill(
   return values;
 }
 
+/** Write again what a larger context makes longer: the tables of the rope. */
+export function refill(player: Player): void {
+  for (const step of player.program.load) if (step.kind === 'rope') writeRope(player, step);
+}
+
 function writeRope(player: Player, { range, frequencies, factor = 1 }: Rope): void {
   for (let first = 0; first < player.context; first += POSITIONS) {
     const count = Math.min(POSITIONS, player.context - first);

@@ -30,6 +30,14 @@ export class Player {
     return checked(device, 'buffers', () => new Player(device, program, contextOf(program.contexts, context)));
   }
 
+  /** Return a player for a larger context, which takes over all buffers whose size does not change: weights need no load. */
+  static async grown(player: Player, context: number): Promise<Player> {
+    const { device, program } = player;
+    const grown = await checked(device, 'buffers', () => new Player(device, program, contextOf(program.contexts, context), player.buffers));
+    for (const buffer of player.buffers) if (!grown.buffers.includes(buffer)) buffer.destroy();
+    return grown;
+  }
+
   readonly amount: (amount: Amount) => number;
   readonly ranges: readonly Bound[];
   /** Bytes of all buffers. */
@@ -43,13 +51,16 @@ export class Player {
     readonly device: GPUDevice,
     readonly program: Program,
     readonly context: number,
+    before: readonly GPUBuffer[] = [],
   ) {
     const amount = amountsAt(program.contexts, context);
     this.amount = amount;
     this.compiler = new Compiler(device, program, amount);
-    this.buffers = program.buffers.map(({ size, role }, index) =>
-      device.createBuffer({ label: `${role}.${index}`, size: amount(size), usage: STORAGE }),
-    );
+    this.buffers = program.buffers.map(({ size, role }, index) => {
+      const buffer = before[index];
+      if (buffer?.size === amount(size)) return buffer;
+      return device.createBuffer({ label: `${role}.${index}`, size: amount(size), usage: STORAGE });
+    });
     this.memory = this.buffers.reduce((sum, { size }) => sum + size, 0);
     this.ranges = program.ranges.map(({ buffer, offset = 0, size }) => {
       const bound = this.buffers[buffer];
@@ -58,9 +69,9 @@ export class Player {
     });
   }
 
-  /** Return the buffers of a role, such as the key-value cache. */
-  buffersOf(role: string): GPUBuffer[] {
-    return this.buffers.filter((_, index) => this.program.buffers[index]!.role === role);
+  /** Return the buffers of some roles, such as the key-value cache. */
+  buffersOf(...roles: string[]): GPUBuffer[] {
+    return this.buffers.filter((_, index) => roles.includes(this.program.buffers[index]!.role));
   }
 
   range(index: number): Bound {
@@ -117,18 +128,36 @@ export class Player {
   async read(index: number, first: number, count: number): Promise<Uint32Array> {
     const { buffer, offset, size } = this.range(index);
     const words = size / 4;
-    const out = this.device.createBuffer({ label: 'readback', size: 4 * count, usage: READBACK });
-    const encoder = this.device.createCommandEncoder();
+    const parts: Bound[] = [];
     for (let done = 0; done < count; ) {
       const at = (first + done) % words;
       const some = Math.min(count - done, words - at);
-      encoder.copyBufferToBuffer(buffer, offset + 4 * at, out, 4 * done, 4 * some);
+      parts.push({ buffer, offset: offset + 4 * at, size: 4 * some });
       done += some;
+    }
+    return new Uint32Array(await this.readback(parts));
+  }
+
+  /** Read whole buffers, one after the other. */
+  async contents(buffers: readonly GPUBuffer[]): Promise<ArrayBuffer[]> {
+    const all: ArrayBuffer[] = [];
+    for (const buffer of buffers) all.push(await this.readback([{ buffer, offset: 0, size: buffer.size }]));
+    return all;
+  }
+
+  private async readback(parts: readonly Bound[]): Promise<ArrayBuffer> {
+    const size = parts.reduce((sum, part) => sum + part.size, 0);
+    const out = this.device.createBuffer({ label: 'readback', size, usage: READBACK });
+    const encoder = this.device.createCommandEncoder();
+    let at = 0;
+    for (const part of parts) {
+      encoder.copyBufferToBuffer(part.buffer, part.offset, out, at, part.size);
+      at += part.size;
     }
     this.device.queue.submit([encoder.finish()]);
     try {
       await out.mapAsync(MAP_READ);
-      return new Uint32Array(out.getMappedRange().slice(0));
+      return out.getMappedRange().slice(0);
     } finally {
       out.destroy();
     }

@@ -1,20 +1,65 @@
 import { RdrrError } from '../errors.js';
 import type { Player } from '../player/player.js';
 import { packStep } from '../program/records.js';
-import type { Pass, Phase } from '../program/schema.js';
+import type { Logprobs, Pass, Phase } from '../program/schema.js';
+import { recordedOf, recordingOf, recordWords, type Recorded } from '../sampling/logprobs.js';
 import { checkSampling, isGreedy, searchesOf, type SamplingOptions } from '../sampling/options.js';
 import { entriesOf, entriesWords, freshSeed, samplerWords } from '../sampling/words.js';
 
 const AHEAD = 4; // decode passes in a submission, one of which is ahead of the readback of the one before
 const NOT_FINITE = 0x80000000;
 
+/** What a text lets follow it. */
+interface Constraint {
+  /** A bit for each token that may follow. */
+  mask(): Promise<Uint32Array<ArrayBuffer>>;
+  accept(id: number): void;
+}
+
 export interface Generation extends SamplingOptions {
+  /** Restricts what may follow; ids are then chosen one by one. */
+  constraint?: Constraint | undefined;
   max_tokens?: number | undefined;
+  /** How many first ids are kept when the context is full and the older half of the others is dropped; undefined ends the text. */
+  context_shift?: number | undefined;
   signal?: AbortSignal | undefined;
-  /** Tokens of the prompt that were sampled with the seed before, for a generation that is continued. */
-  sampled?: number | undefined;
+  /** How many of the most probable tokens are recorded besides each chosen one; undefined for no log-probabilities. */
+  logprobs?: number | undefined;
   /** Called when the prompt has run and the first id was read. */
   begun?: ((reused: number) => void) | undefined;
+}
+
+/** Ids that were read together, and what was recorded of each, if it was asked for. */
+export interface Group {
+  ids: number[];
+  recorded?: Recorded[] | undefined;
+}
+
+/** A text that is generated: its ids, and what a context shift dropped. A generation that broke off is continued with it. */
+export class Course {
+  readonly dropped: number[] = [];
+  /** New ids, and those among them that were sampled with the present seed. */
+  made = 0;
+  sampled = 0;
+  shifts = 0;
+
+  constructor(public ids: number[]) {}
+
+  add(ids: readonly number[]): void {
+    this.ids.push(...ids);
+    this.made += ids.length;
+    this.sampled += ids.length;
+  }
+
+  /** Drop the older half of the ids behind the first `keep`, until the rest fits a context. */
+  shift(keep: number, context: number): void {
+    while (this.ids.length > context) {
+      const half = Math.ceil((this.ids.length - keep) / 2);
+      this.dropped.push(...this.ids.splice(keep, half));
+    }
+    this.shifts += 1;
+    this.sampled = 0;
+  }
 }
 
 /** The token ids in the key-value cache of a player, and their continuation. */
@@ -24,7 +69,11 @@ export class Sequence {
   /** Whether the model has states, which cannot go back to an earlier position. */
   private readonly hasStates: boolean;
 
-  constructor(private readonly player: Player) {
+  /** `grow` returns a player with room for more tokens, or null; it takes the place of the player before. */
+  constructor(
+    private player: Player,
+    private readonly grow: (context: number) => Promise<Player | null> = async () => null,
+  ) {
     this.hasStates = player.buffersOf('state').length > 0;
   }
 
@@ -37,42 +86,81 @@ export class Sequence {
     this.cached = [...ids];
   }
 
-  /** Yield the ids that continue a prompt, in groups, as soon as they are read; the last may be an end. */
-  async *generate(prompt: readonly number[], options: Generation = {}): AsyncGenerator<number[], void, undefined> {
+  /** Yield the ids that continue a text, in groups, as soon as they are read; the last may be an end. */
+  async *generate(course: Course, options: Generation = {}): AsyncGenerator<Group, void, undefined> {
+    const { max_tokens: most = Infinity, context_shift: keep } = options;
+    checkSampling(options, this.player.program.vocabulary);
+    do {
+      await this.makeRoom(course.ids.length);
+      const { context, program } = this.player;
+      checkPrompt(course.ids, keep === undefined ? context : Infinity, program.vocabulary);
+      checkKeep(keep, context);
+      if (course.ids.length > context) course.shift(keep!, context);
+      const ended = yield* this.run(course, most - course.made, options);
+      if (ended) return;
+    } while (course.made < most && (keep !== undefined || (await this.makeRoom(course.ids.length))));
+  }
+
+  /** Whether there is room for so many ids, perhaps in a larger cache, which begins empty. */
+  async makeRoom(ids: number): Promise<boolean> {
+    if (ids <= this.player.context) return true;
+    const larger = await this.grow(ids);
+    if (!larger) return false;
+    this.player = larger;
+    this.cached = [];
+    return true;
+  }
+
+  /** Yield at most so many ids, or as many as there is room for; return whether the last is an end. */
+  private async *run(course: Course, most: number, options: Generation): AsyncGenerator<Group, boolean, undefined> {
     const { context, program } = this.player;
     const { signal, begun } = options;
-    checkPrompt(prompt, context, program.vocabulary);
-    checkSampling(options, program.vocabulary);
-    const count = Math.min(options.max_tokens ?? Infinity, context - prompt.length);
+    const prompt = [...course.ids];
+    const count = Math.min(most, context - prompt.length + 1); // the last id needs no slot, since it does not run
     signal?.throwIfAborted();
-    const phases = isGreedy(options) ? null : await this.begin(options, prompt);
+    const recording = options.logprobs === undefined ? null : recordingOf(program, options.logprobs);
+    const { constraint } = options;
+    const phases = isGreedy(options) && !constraint ? null : await this.begin(options, course);
+    const toToken = ({ body, head, sample }: Pass): Phase[] => [...body, ...head, ...(phases ?? sample), ...(recording?.phases ?? [])];
     const reused = this.reuse(prompt);
-    await this.prefill(prompt, phases, signal);
-    if (count < 1) return;
-    const decode = program.passes[0]!;
-    const decodePhases = [...decode.body, ...decode.head, ...(phases ?? decode.sample)];
+    await this.prefill(prompt, toToken, signal);
+    if (count < 1) return false;
+    const decodePhases = toToken(program.passes[0]!);
     await this.player.prepare(kernelsOf(decodePhases));
     const ends = new Set(program.ends);
     let submitted = 1;
-    let waiting: Promise<Uint32Array> | null = this.player.read(program.ring, 0, 1);
+    const decode = (most: number): Promise<Steps> | null => {
+      const [start, some] = [submitted, Math.min(most, count - submitted)];
+      if (some < 1) return null;
+      submitted += some;
+      this.player.run(decodePhases, 1, some);
+      return this.read(start, some, recording);
+    };
+    let waiting: Promise<Steps> | null = this.read(0, 1, recording);
     let first = true;
     try {
       while (waiting) {
-        const some = Math.min(AHEAD, count - submitted);
-        const following: Promise<Uint32Array> | null = some > 0 ? this.decode(decodePhases, submitted, some) : null;
+        const following: Promise<Steps> | null = constraint ? null : decode(AHEAD);
         following?.catch(() => {}); // awaited below, unless the one before fails
-        submitted += Math.max(some, 0);
-        const ids = finite(await waiting);
+        const [words, records] = await waiting;
+        const ids = finite(words);
         waiting = following;
-        if (first) begun?.(reused);
+        if (first && !course.made) begun?.(reused);
         first = false;
         const end = ids.findIndex((id) => ends.has(id));
         const read = end < 0 ? ids : ids.slice(0, end + 1);
         this.cached.push(...read);
         signal?.throwIfAborted();
-        yield read;
-        if (end >= 0) return;
+        course.add(read);
+        yield { ids: read, recorded: recording && records ? recordedOf(read, records, recording, options.logprobs!, program.vocabulary) : undefined };
+        if (end >= 0) return true;
+        if (constraint) {
+          constraint.accept(ids[0]!);
+          await this.restrict(constraint);
+          waiting = decode(1);
+        }
       }
+      return false;
     } finally {
       await waiting?.catch(() => {});
       this.cached.pop(); // the last id was chosen, but did not run
@@ -81,21 +169,25 @@ export class Sequence {
     }
   }
 
-  private decode(phases: readonly Phase[], first: number, count: number): Promise<Uint32Array> {
-    this.player.run(phases, 1, count);
-    return this.player.read(this.player.program.ring, first, count);
+  /** Read the ids of some steps from the ring, and what was recorded of them. */
+  private read(first: number, count: number, recording: Logprobs | null): Promise<Steps> {
+    const ids = this.player.read(this.player.program.ring, first, count);
+    if (!recording) return Promise.all([ids, null]);
+    const words = recordWords(recording);
+    return Promise.all([ids, this.player.read(recording.records, words * first, words * count)]);
   }
 
   /** Write what sampling needs, and return the phases that sample. */
-  private async begin(options: Generation, seen: readonly number[]): Promise<readonly Phase[]> {
+  private async begin(options: Generation, { ids, dropped, shifts, sampled }: Course): Promise<readonly Phase[]> {
     const { player } = this;
     const { sampler, records } = player.program;
     if (!sampler) throw new RdrrError('usage', 'the program generates no text');
-    player.write(sampler.params, samplerWords(records, options, BigInt(options.seed ?? freshSeed()), options));
+    player.write(sampler.params, samplerWords(records, options, BigInt(options.seed ?? freshSeed()) + BigInt(shifts), { sampled, masked: Boolean(options.constraint) }));
+    if (options.constraint) await this.restrict(options.constraint);
     player.clear(sampler.counts);
     player.clear(sampler.bias);
     await player.prepare([sampler.scatter.kernel]);
-    for (const words of entriesWords(records, entriesOf(options, seen), sampler.most_entries)) {
+    for (const words of entriesWords(records, entriesOf(options, [...dropped, ...ids]), sampler.most_entries)) {
       player.write(sampler.entries, words);
       player.run([sampler.scatter], 1);
     }
@@ -103,6 +195,10 @@ export class Sequence {
     const sampling = sampler.samplings.find(({ top_k, top_p }) => top_k === topK && top_p === topP);
     if (!sampling) throw new RdrrError('format', 'the program has no phases for these options of sampling');
     return sampling.phases;
+  }
+
+  private async restrict(constraint: Constraint): Promise<void> {
+    this.player.write(this.player.program.sampler!.mask, await constraint.mask());
   }
 
   /** Forget cached ids that differ from the prompt, and return how many of its ids need not run again. */
@@ -116,7 +212,7 @@ export class Sequence {
   }
 
   /** Run what is not cached of a prompt in the fewest passes, and choose the first new id. */
-  private async prefill(prompt: readonly number[], phases: readonly Phase[] | null, signal?: AbortSignal): Promise<void> {
+  private async prefill(prompt: readonly number[], toToken: (pass: Pass) => Phase[], signal?: AbortSignal): Promise<void> {
     const { player } = this;
     const { program } = player;
     while (this.cached.length < prompt.length) {
@@ -125,7 +221,7 @@ export class Sequence {
       const tokens = prompt.slice(start, start + pass.rows);
       const slots = tokens.map((_, row) => start + row);
       const isLast = start + tokens.length === prompt.length;
-      const running = isLast ? [...pass.body, ...pass.head, ...(phases ?? pass.sample)] : pass.body;
+      const running = isLast ? toToken(pass) : pass.body;
       await player.prepare(kernelsOf(running));
       player.write(program.step, packStep(program.records, { tokens, slots }));
       player.run(running, tokens.length);
@@ -135,6 +231,8 @@ export class Sequence {
     }
   }
 }
+
+type Steps = [ids: Uint32Array, records: Uint32Array | null];
 
 function kernelsOf(phases: readonly Phase[]): number[] {
   return phases.map(({ kernel }) => kernel);
@@ -148,12 +246,17 @@ function passFor(passes: readonly Pass[], left: number): Pass {
 }
 
 function checkPrompt(prompt: readonly number[], context: number, vocabulary: number): void {
-  if (prompt.length < 1 || prompt.length >= context) {
-    const message = `the prompt is empty or does not fit the context: expected 1 to ${context - 1} tokens, found ${prompt.length}`;
-    throw new RdrrError('usage', message);
+  if (prompt.length < 1 || prompt.length > context) {
+    const most = Number.isFinite(context) ? `1 to ${context} tokens` : 'a token';
+    throw new RdrrError('usage', `the prompt is empty or does not fit the context: expected ${most}, found ${prompt.length}`);
   }
   const wrong = prompt.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocabulary));
   if (wrong !== undefined) throw new RdrrError('usage', `the prompt has the id ${wrong}: expected ids below ${vocabulary}`);
+}
+
+function checkKeep(keep: number | undefined, context: number): void {
+  if (keep === undefined || (Number.isInteger(keep) && keep >= 0 && keep <= context / 2)) return;
+  throw new RdrrError('usage', `context_shift: expected 0 to ${Math.floor(context / 2)}, half of the context, found ${keep}`);
 }
 
 /** Return ids that were read; an id with the highest bit says that the logits are not finite. */

@@ -1,12 +1,14 @@
 // What the engine needs of text: ids of texts and conversations, and the text of ids.
 import { RdrrError } from '../errors.js';
 import { Chat } from './chat.js';
+import type { Vocabulary } from './grammar.js';
 import { StopFilter } from './stop.js';
 import type { Segment } from './stream.js';
 import { ChatTemplate, templateSource, type Settings } from './template.js';
 import { Tokenizer, type IdStream } from './tokenizer.js';
 
 export type { Answer, Chat, Delta } from './chat.js';
+export { Grammars, type Constraint, type GrammarLibrary, type GrammarSource } from './grammar.js';
 export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
 
 /** The files of a package that are about text. */
@@ -49,13 +51,13 @@ export class Text {
     return whole!.length - whole!.lastIndexOf(text!.at(-1)!) - 1;
   }
 
-  decode(ids: readonly number[]): string {
-    return this.#tokenizer.decode(ids);
+  /** What a grammar library must know of the tokenizer. */
+  get vocabulary(): Vocabulary {
+    return this.#tokenizer.vocabulary;
   }
 
-  /** The text of one id, special tokens shown. */
-  tokenText(id: number): string {
-    return this.#tokenizer.isSpecial(id) ? (this.#tokenizer.token(id) ?? '') : this.#tokenizer.decode([id]);
+  decode(ids: readonly number[]): string {
+    return this.#tokenizer.decode(ids);
   }
 
   /** The text that ids add to that of a prompt, up to a stop string; `shows` says which special tokens it has. */

@@ -2,6 +2,7 @@
 import { Tokenizer as Library } from '@huggingface/tokenizers';
 import { RdrrError } from '../errors.js';
 import { AddedTokens } from './added.js';
+import type { Vocabulary } from './grammar.js';
 import { prepared, readFile, type AddedToken, type TokenizerFile } from './prepare.js';
 import { Decoding, SegmentStream, visible } from './stream.js';
 
@@ -80,6 +81,15 @@ export class Tokenizer {
 
   token(id: number): string | undefined {
     return this.#tokens.get(id);
+  }
+
+  /** What a grammar library must know. */
+  get vocabulary(): Vocabulary {
+    const tokens = new Array<string>(Math.max(...this.#tokens.keys()) + 1).fill('');
+    for (const [id, token] of this.#tokens) tokens[id] = this.#special.has(token) ? '' : token;
+    const decoder = JSON.stringify(this.#file.decoder ?? null);
+    const kind = decoder.includes('"ByteLevel"') ? 'byte_level' : decoder.includes('"Metaspace"') || decoder.includes('"ByteFallback"') ? 'byte_fallback' : 'raw';
+    return { tokens, kind };
   }
 
   isSpecial(id: number): boolean {

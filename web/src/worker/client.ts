@@ -2,6 +2,7 @@ import { Answers, type CallOptions } from '../engine/answers.js';
 import type { ModelFacts } from '../engine/engine.js';
 import type { LoadOptions } from '../engine/open.js';
 import type { AnyEvent, AnyRequest } from '../engine/requests.js';
+import type { Session } from '../engine/session.js';
 import { errorOf, type Call, type Port, type Reply } from './messages.js';
 
 type Body = Call extends infer One ? (One extends Call ? Omit<One, 'id'> : never) : never;
@@ -12,9 +13,10 @@ export async function connect(port: Port & { terminate?(): void }, url: string, 
   const lost = new Promise<string>((resolve) => {
     port.addEventListener('message', ({ data }) => 'lost' in data && resolve(data.lost));
   });
-  const { onProgress, signal, context, cache, compile } = options;
-  const absolute = new URL(url, globalThis.location?.href).href;
-  for await (const reply of calls.make({ call: 'load', url: absolute, options: { context, cache, compile } }, signal)) {
+  const { onProgress, signal, context, cache, compile, grammar } = options;
+  const absolute = (given: string): string => new URL(given, globalThis.location?.href).href;
+  const sent = typeof grammar === 'string' ? absolute(grammar) : grammar;
+  for await (const reply of calls.make({ call: 'load', url: absolute(url), options: { context, cache, compile, grammar: sent } }, signal)) {
     if ('progress' in reply) onProgress?.(reply.progress);
     if ('model' in reply && reply.model) return new RemoteEngine(calls, port, reply.model, lost);
   }
@@ -38,6 +40,17 @@ export class RemoteEngine extends Answers {
 
   async *run(request: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
     for await (const reply of this.calls.make({ call: 'run', request }, signal)) if ('event' in reply) yield reply.event;
+  }
+
+  /** Return the text that the cache holds. */
+  async save(): Promise<Session> {
+    for await (const reply of this.calls.make({ call: 'save' })) if ('session' in reply && reply.session) return reply.session;
+    throw new Error('the worker ended the call without a session');
+  }
+
+  /** Take over a text that `save` returned. */
+  async restore(session: Session): Promise<void> {
+    for await (const _ of this.calls.make({ call: 'restore', session })) continue;
   }
 
   /** Free the memory on the device, and end the worker. */

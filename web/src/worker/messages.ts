@@ -2,14 +2,17 @@ import { RdrrError, type ErrorCode } from '../errors.js';
 import type { ModelFacts } from '../engine/engine.js';
 import type { LoadOptions, Progress } from '../engine/open.js';
 import type { AnyEvent, AnyRequest } from '../engine/requests.js';
+import type { Session } from '../engine/session.js';
 
-/** Options of a load that can be sent to a worker. */
-export type RemoteOptions = Pick<LoadOptions, 'context' | 'cache' | 'compile'>;
+/** Options of a load that can be sent to a worker; of a grammar library the URL. */
+export type RemoteOptions = Pick<LoadOptions, 'context' | 'cache' | 'compile' | 'grammar'>;
 
 /** What is sent to a worker. Calls are numbered by the client. */
 export type Call =
   | { call: 'load'; id: number; url: string; options: RemoteOptions }
   | { call: 'run'; id: number; request: AnyRequest }
+  | { call: 'save'; id: number }
+  | { call: 'restore'; id: number; session: Session }
   | { call: 'abort'; id: number }
   | { call: 'close'; id: number };
 
@@ -17,7 +20,7 @@ export type Call =
 export type Reply =
   | { id: number; progress: Progress }
   | { id: number; event: AnyEvent }
-  | { id: number; done: true; model?: ModelFacts }
+  | { id: number; done: true; model?: ModelFacts; session?: Session }
   | { id: number; lost: string }
   | { id: number; fault: Fault };
 

@@ -44,7 +44,12 @@ class Server {
       return;
     }
     if (!this.engine) throw new RdrrError('usage', 'no model is loaded');
+    if (call.call === 'save') {
+      this.reply({ id, done: true, session: await this.engine.save() });
+      return;
+    }
     if (call.call === 'close') await this.engine.close();
+    else if (call.call === 'restore') await this.engine.restore(call.session);
     else for await (const event of this.engine.run(call.request, { signal })) this.reply({ id, event });
     this.reply({ id, done: true });
   }

@@ -144,7 +144,14 @@ def attention_spec(
         causal=op.causal,
         segments=None if op.causal else build.ctx.state.segments,
         bias=_distance_bias(build, op),
+        images=_images_seen_whole(build, op),
     )
+
+
+def _images_seen_whole(build: PassBuilder, op: Attention) -> int:
+    """Return the first token of images whose rows attend to all of it; 0 if they do not."""
+    images = build.model.images
+    return images.first if images is not None and images.are_seen_whole(op.window) else 0
 
 
 def _distance_bias(build: PassBuilder, op: Attention) -> DistanceBias | None:

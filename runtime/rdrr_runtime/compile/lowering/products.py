@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
@@ -245,6 +246,7 @@ def _matrices(
         output.ys[0],
         bias=output.bias,
         accumulate=output.kind == "add",
+        room=partial(build.workspace.named, "sums of splits"),
         label=label,
     )
 

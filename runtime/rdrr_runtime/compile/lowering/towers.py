@@ -1,4 +1,4 @@
-"""Lowering of vision towers: the ops of text models, and the three that only towers have.
+"""Lowering of vision towers: the ops of text models, and the four that only towers have.
 
 Merging patches changes nothing in memory: the patches of a token follow each other, so the buffer
 of the patches is that of the tokens, with fewer rows. What follows has a step, a workspace and a
@@ -8,7 +8,7 @@ context of its own, and is run for as many rows as there are tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
@@ -24,6 +24,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rows.interpolate import interpolate
+from rdrr_runtime.phases.rows.mean_rows import MeanForm, mean_rows
 
 _OUTSIDE = "patches"
 """Name of what parts of values belong to that other memory holds."""
@@ -35,15 +36,17 @@ class TowerInputs:
 
     Attributes:
         patches: Values of the patches, of the type of the activations.
-        table: The learned position embedding, f32.
-        nearest: Its rows around each patch, u32 [patches, 4].
+        vectors: Weights of the ops that only towers have, f32, by name.
+        nearest: Rows of the position embedding around each patch, u32 [patches, 4].
         factors: Their factors, f32 [patches, 4].
+        of_token: The first patch of each token, and the one behind its last, u32 [tokens, 2].
     """
 
     patches: BufferSlice
-    table: BufferSlice
+    vectors: Mapping[str, BufferSlice]
     nearest: BufferSlice
     factors: BufferSlice
+    of_token: BufferSlice
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,15 @@ def _lower(
             _place(build, op.out, inputs.patches, op.width)
         case vision.InterpolatedPositions():
             x, width = build.values.get(op.x), build.values.live[op.x][0]
-            places = (inputs.table, inputs.nearest, inputs.factors)
+            places = (inputs.vectors[op.weight.name], inputs.nearest, inputs.factors)
             build.emit(interpolate(build.ctx, x, *places, width=width, label="positions"))
             build.values.rename(op.x, op.out)
+        case vision.MeanOfParts():
+            x, y = build.values.get(op.x), build.values.allocate(op.out, op.width)
+            shift = None if op.shift is None else inputs.vectors[op.shift.name]
+            rows, form = inputs.of_token, MeanForm(op.width, op.factor, shift)
+            build.emit(mean_rows(build.ctx, rows, x, y, form, label=op.out))
+            build.values.mark_read(op.x)
         case vision.MergeRows():
             raise AssertionError("`lower_tower` begins another part here")
         case _:

@@ -71,7 +71,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     workgroupBarrier();
 
-    let keys_of_row = attended_slots(current.row[row].slot);
+    let keys_of_row = attended_slots(current.row[row]);
     let span = (keys_of_row.y - keys_of_row.x + SPLITS - 1u) / SPLITS;
     let low = min(keys_of_row.x + split * span, keys_of_row.y);
     let high = min(low + span, keys_of_row.y);

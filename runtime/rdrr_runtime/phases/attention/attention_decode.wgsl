@@ -198,7 +198,7 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
     let split = item / groups;
     let t = thread.index;
     let slots = first_slot(current.row[row].sequence, first_head / SHARED);
-    let keys = attended_slots(current.row[row].slot);
+    let keys = attended_slots(current.row[row]);
     let span = split_length(keys.y - keys.x);
     let low = min(keys.x + split * span, keys.y);
     let high = min(low + span, keys.y);

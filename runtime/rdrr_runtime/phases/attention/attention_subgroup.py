@@ -70,7 +70,8 @@ class SubgroupAttentionTile(Params):
 
         Without matrices the sums are in workgroup memory too.
         """
-        queries = self.teams * shape.m
+        queries, side = self.teams * shape.m, max(shape.n, shape.k)
+        elements = -(-elements // side) * side
         halves = (queries + self.keys) * (elements + 8) + queries * (self.keys + 8)
         floats = queries * (self.keys + 9 + (0 if matrices else elements)) + 4
         return 2 * halves + 4 * floats
@@ -101,8 +102,6 @@ def subgroup_refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
         return "keys and values of an f32 cache are not rounded to f16"
     if spec.cache.head_dim > MAX_ELEMENTS:
         return f"the sums of heads of more than {MAX_ELEMENTS} elements do not fit the registers"
-    if spec.cache.head_dim % max(shape.n, shape.k):
-        return f"heads of {spec.cache.head_dim} elements are not whole matrices"
     problem = sizes_refusal(ctx)
     if problem is None and not fitting(ctx, spec):
         return "the smallest tile does not fit into a workgroup"

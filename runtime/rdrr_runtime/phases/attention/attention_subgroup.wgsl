@@ -4,15 +4,19 @@
 {% set THREADS = TEAMS * SIZE %}
 {% set TILE = TEAMS * M %}
 {% set WORDS = ELEMENTS // 4 %}
+{% set SIDE = [N, K]|max %}
+{% set PADDED = (ELEMENTS + SIDE - 1) // SIDE * SIDE %}{# a head in whole matrices, with zeros behind its elements #}
+{% set SPARE = (PADDED - ELEMENTS) // 4 %}
+{% set SUMS = PADDED // 4 %}
 {% set LOADS = (KEYS * WORDS + THREADS - 1) // THREADS %}
 {% set SHARERS = SIZE // M %}{# threads of a query, which share its softmax or all compute it #}
 {% set SCORERS = SHARERS if MATRICES else 1 %}
 {# From one query, key or value to the next, and from the scores of a query to those of the next: 8 more than there
 are, so that fewer of them share a bank. #}
-{% set PITCH = ELEMENTS + 8 %}
+{% set PITCH = PADDED + 8 %}
 {% set SCORE_PITCH = KEYS + 8 %}
 {% set QUADS = KEYS // 4 // SCORERS %}{# of the scores that a thread computes weights of #}
-{% set OUTPUTS = ELEMENTS // N %}{# matrices of a team's sums #}
+{% set OUTPUTS = PADDED // N %}{# matrices of a team's sums #}
 {% set GROUP = KEYS // N %}{# of them that fit in the memory of its scores #}
 // out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :] over the slots j that row r attends
 // to, as products of matrices that a subgroup multiplies at once: f16 x f16, with sums in f32.
@@ -54,7 +58,7 @@ var<workgroup> scores: array<vec4<f32>, {{ TILE * SCORE_PITCH // 4 }}>;     // a
 var<workgroup> weights: array<vec2<u32>, {{ TILE * SCORE_PITCH // 4 }}>;
 var<workgroup> rescales: array<f32, {{ TILE }}>;                     // of sums; at last 1 / (LIFT total)
 {% if not MATRICES %}
-var<workgroup> sums: array<vec4<f32>, {{ TILE * WORDS }}>;
+var<workgroup> sums: array<vec4<f32>, {{ TILE * SUMS }}>;
 {% endif %}
 // The first is the last step in which a maximum grew, from 1 on. There are 16 bytes, because an H100 rounds addresses of
 // matrices down to such multiples, and packs what is declared here without gaps.
@@ -119,7 +123,7 @@ fn tile_halves(word: TileWord) -> vec2<u32> {
 {% set HERE = (LAST - first) * N // 4 %}
         for (var i = lane; i < {{ M * HERE }}u; i += {{ SIZE }}u) {
             let query = team * {{ M }}u + i / {{ HERE }}u;
-            scores[query * {{ SCORE_PITCH // 4 }}u + i % {{ HERE }}u] = sums[query * {{ WORDS }}u + {{ first * N // 4 }}u + i % {{ HERE }}u];
+            scores[query * {{ SCORE_PITCH // 4 }}u + i % {{ HERE }}u] = sums[query * {{ SUMS }}u + {{ first * N // 4 }}u + i % {{ HERE }}u];
         }
 {% endif %}
 {% endmacro %}
@@ -146,8 +150,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let lane = {{ "thread.lane % " ~ SIZE ~ "u" if MATRICES else "thread.index % " ~ SIZE ~ "u" }};
     let t = team * {{ SIZE }}u + lane;
     let slots = first_slot(current.row[first_row].sequence, head / (HEADS / KV_HEADS));
-    let tile_start = attended_slots(current.row[first_row].slot).x;
-    let tile_end = attended_slots(current.row[last_row].slot).y;
+    let tile_start = attended_slots(current.row[first_row]).x;
+    let tile_end = attended_slots(current.row[last_row]).y;
 {% if MATRICES %}
     // The words that this thread loads of the keys, then of the values of each step, while the scores or sums
     // before are computed. Values past the end are zero, as their weights are: the cache may hold NaN there.
@@ -166,7 +170,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let own_row = min(first_row + mine / {{ TILE_HEADS }}u, last_row);
     let own_head = head + mine % {{ TILE_HEADS }}u;
     let own_slot = current.row[own_row].slot;
-    let keys_of_row = attended_slots(own_slot);
+    let keys_of_row = attended_slots(current.row[own_row]);
     let from_query = (own_row * HEADS + own_head) * {{ WORDS }}u;
     var most = 0.0;
     for (var i = scorer; i < {{ WORDS }}u; i += {{ SCORERS }}u) {
@@ -179,20 +183,31 @@ fn phase(item: u32, row: u32, thread: Thread) {
     for (var i = scorer; i < {{ WORDS }}u; i += {{ SCORERS }}u) {
         queries[mine * {{ PITCH // 4 }}u + i] = halves(factor * vec4<f32>(q[from_query + i]));
     }
+{% if SPARE %}
+    // No load writes here, so the zeros remain.
+    for (var i = t; i < {{ (TILE + KEYS) * SPARE }}u; i += {{ THREADS }}u) {
+        let at = i / {{ SPARE }}u * {{ PITCH // 4 }}u + {{ WORDS }}u + i % {{ SPARE }}u;
+        if (i < {{ TILE * SPARE }}u) {
+            queries[at] = vec2<u32>();
+        } else {
+            tile[at - {{ TILE * PITCH // 4 }}u] = vec2<u32>();
+        }
+    }
+{% endif %}
     let own_queries = team * {{ M * PITCH // UNIT }}u;
     let own_scores = team * {{ M * SCORE_PITCH // UNIT }}u;
     var reference = initial_max(own_head);  // what the exponents of the weights are relative to
     var weight_sum = select(0.0, INITIAL_SUM, scorer == 0u);
 {% if MATRICES %}
     workgroupBarrier();
-{% for k in range(ELEMENTS // K) %}
+{% for k in range(PADDED // K) %}
     let query{{ k }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&queries, own_queries + {{ k * K // UNIT }}u, {{ PITCH // UNIT }}u);
 {% endfor %}
 {% for d in range(OUTPUTS) %}
     var sums{{ d }}: subgroup_matrix_result<f32, {{ N }}, {{ M }}>;
 {% endfor %}
 {% else %}
-    for (var i = t; i < {{ TILE * WORDS }}u; i += {{ THREADS }}u) {
+    for (var i = t; i < {{ TILE * SUMS }}u; i += {{ THREADS }}u) {
         sums[i] = vec4<f32>(0.0);
     }
 {% endif %}
@@ -205,7 +220,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for j in range(KEYS // N) %}
         {
             var products = subgroup_matrix_result<f32, {{ N }}, {{ M }}>();  // Tint too zeroes a variable without a value only once
-{% for k in range(ELEMENTS // K) %}
+{% for k in range(PADDED // K) %}
             let key{{ k }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile, {{ (j * N * PITCH + k * K) // UNIT }}u, {{ PITCH // UNIT }}u);
             products = subgroupMatrixMultiplyAccumulate(query{{ k }}, key{{ k }}, products);
 {% endfor %}
@@ -268,8 +283,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% endfor %}
 {% else %}
-            for (var i = t; i < {{ TILE * WORDS }}u; i += {{ THREADS }}u) {
-                sums[i] *= rescales[i / {{ WORDS }}u];
+            for (var i = t; i < {{ TILE * SUMS }}u; i += {{ THREADS }}u) {
+                sums[i] *= rescales[i / {{ SUMS }}u];
             }
             workgroupBarrier();
 {% endif %}
@@ -287,7 +302,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% else %}
         for (var i = t; i < {{ TILE * WORDS }}u; i += {{ THREADS }}u) {
             let query = i / {{ WORDS }}u * {{ SCORE_PITCH // 4 }}u;
-            var sum = sums[i];
+            let to_sum = i / {{ WORDS }}u * {{ SUMS }}u + i % {{ WORDS }}u;
+            var sum = sums[to_sum];
             for (var j = 0u; j < {{ KEYS // 4 }}u; j++) {
                 let weight = floats(weights[query + j]);
                 let value = j * {{ PITCH }}u + i % {{ WORDS }}u;
@@ -295,7 +311,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 sum += weight.{{ "xyzw"[e] }} * floats(tile[value + {{ e * PITCH // 4 }}u]);
 {% endfor %}
             }
-            sums[i] = sum;
+            sums[to_sum] = sum;
         }
 {% endif %}
     }
@@ -313,8 +329,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let query = team * {{ M }}u + i / {{ QUADS_HERE }}u;
             let of_row = first_row + query / {{ TILE_HEADS }}u;
             let sum = scores[query * {{ SCORE_PITCH // 4 }}u + i % {{ QUADS_HERE }}u];
-            if (of_row <= last_row) {
-                let to = (of_row * HEADS + head + query % {{ TILE_HEADS }}u) * {{ WORDS }}u + {{ group * N // 4 }}u + i % {{ QUADS_HERE }}u;
+            let word = {{ group * N // 4 }}u + i % {{ QUADS_HERE }}u;
+            if (of_row <= last_row{% if SPARE %} && word < {{ WORDS }}u{% endif %}) {
+                let to = (of_row * HEADS + head + query % {{ TILE_HEADS }}u) * {{ WORDS }}u + word;
                 out[to] = value4(rescales[query] * sum);
             }
         }

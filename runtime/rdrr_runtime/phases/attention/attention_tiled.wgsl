@@ -80,8 +80,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let slots = first_slot(current.row[first_row].sequence, head / (HEADS / KV_HEADS));
 {% if SPLIT %}
-    let low = attended_slots(current.row[first_row].slot).x;
-    let end = attended_slots(current.row[last_row].slot).y;
+    let low = attended_slots(current.row[first_row]).x;
+    let end = attended_slots(current.row[last_row]).y;
     // Whole steps, since a step takes as long with few keys.
     let steps = (end - low + SPLITS * {{ KEYS }}u - 1u) / (SPLITS * {{ KEYS }}u);
     let span = max(steps * {{ KEYS }}u, MIN_KEYS);
@@ -97,8 +97,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
         return;
     }
 {% else %}
-    let tile_start = attended_slots(current.row[first_row].slot).x;
-    let tile_end = attended_slots(current.row[last_row].slot).y;
+    let tile_start = attended_slots(current.row[first_row]).x;
+    let tile_end = attended_slots(current.row[last_row]).y;
 {% endif %}
 
     // The words that this thread loads of the keys, then of the values of each step, while the scores or sums
@@ -129,8 +129,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     // And it computes weights of one query.
     let mine = t / {{ SCORERS }}u;
     let scorer = t % {{ SCORERS }}u;
-    let own_slot = current.row[min(first_row + mine / {{ TILE_HEADS }}u, last_row)].slot;
-    let keys_of_row = attended_slots(own_slot);
+    let own_row = current.row[min(first_row + mine / {{ TILE_HEADS }}u, last_row)];
+    let keys_of_row = attended_slots(own_row);
 
     // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
     // by a variable are not kept in registers.
@@ -194,7 +194,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let raw{{ u }} = weights[at{{ u }}]{% for p in range(1, PARTS) %} + weights[at{{ u }} + {{ p }}u * TILE * WEIGHTS_STRIDE]{% endfor %};
         let slot{{ u }} = first + 4u * quad{{ u }} + vec4<u32>(0u, 1u, 2u, 3u);
         let visible{{ u }} = {{ "vec4<bool>(scorer < %du) & " % QUADS if SPARE }}(slot{{ u }} >= vec4<u32>(keys_of_row.x)) & (slot{{ u }} < vec4<u32>(keys_of_row.y));
-        let capped{{ u }} = vec4<f32>({% for e in "xyzw" %}softcapped(raw{{ u }}.{{ e }}){% if BUCKETS %} + bias_of(head + mine % {{ TILE_HEADS }}u, own_slot, slot{{ u }}.{{ e }}){% endif %}{{ ", " if not loop.last }}{% endfor %});
+        let capped{{ u }} = vec4<f32>({% for e in "xyzw" %}softcapped(raw{{ u }}.{{ e }}){% if BUCKETS %} + bias_of(head + mine % {{ TILE_HEADS }}u, own_row.slot, slot{{ u }}.{{ e }}){% endif %}{{ ", " if not loop.last }}{% endfor %});
         let score{{ u }} = select(vec4<f32>(LOWEST), capped{{ u }}, visible{{ u }});
         new_max = max(new_max, max(max(score{{ u }}.x, score{{ u }}.y), max(score{{ u }}.z, score{{ u }}.w)));
 {% endfor %}

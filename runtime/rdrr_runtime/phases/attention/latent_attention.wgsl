@@ -64,7 +64,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     workgroupBarrier();
 
-    let keys_of_row = attended_slots(current.row[row].slot);
+    let keys_of_row = attended_slots(current.row[row]);
     let low = keys_of_row.x;
     let high = keys_of_row.y;
     let slots = first_slot(current.row[row].sequence, 0u);

@@ -59,7 +59,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let split = item / groups;
     let t = thread.index;
     let slots = first_slot(current.row[row].sequence, 0u);
-    let all = attended_slots(current.row[row].slot);
+    let all = attended_slots(current.row[row]);
     // Whole rounds, so that no split computes one for few keys.
     let span = (all.y - all.x + SPLITS * KEYS - 1u) / (SPLITS * KEYS) * KEYS;
     let low = min(all.x + split * span, all.y);

@@ -39,6 +39,7 @@ class AttentionRecord(CacheRecord):
         softcap: Bound that tanh puts on the scores; 0 for none.
         sinks: Whether the softmax of each head includes a sink.
         chunk: Length of the chunks of slots that a row attends within; None for none.
+        images: See `AttentionSpec.images`; None for none.
         segments: Whether rows attend to their own text only, one of several in the pass.
         buckets: For a bias by distance: the distances with a bucket each, the buckets of one side,
             and the first distance of each further bucket; empty for no bias.
@@ -52,6 +53,7 @@ class AttentionRecord(CacheRecord):
     segments: bool = choice(default=False)
     buckets: tuple[int, ...] = choice(default=())
     chunk: int | None = None
+    images: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class AttentionSpec:
             of later rows of the pass, and the window lies on both sides of its slot.
         segments: The texts of the rows, if attention is not causal: rows attend to their own only.
         bias: A bias on the scores by distance; None for none.
+        images: The token from which on tokens are those of images, whose rows attend to all of
+            their image: this and the slot behind the image. All rows of an image are in a pass. 0
+            if no row attends to later ones.
     """
 
     heads: int
@@ -115,6 +120,7 @@ class AttentionSpec:
     causal: bool = True
     segments: BufferSlice | None = None
     bias: DistanceBias | None = None
+    images: int = 0
 
     @property
     def group(self) -> int:
@@ -170,6 +176,7 @@ class AttentionSpec:
             "softcap": self.softcap,
             "sinks": self.sinks is not None,
             "chunk": self.chunk or None,
+            "images": self.images or None,
             "segments": self.segments is not None,
             "buckets": () if self.bias is None else self.bias.buckets,
         }

@@ -18,9 +18,6 @@ from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice
 from rdrr_device.device import Device
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.rows.copy import copy
-
 U8 = npt.NDArray[np.uint8]
 
 
@@ -74,11 +71,6 @@ class StateCache:
         """Bytes of GPU memory, including the copies."""
         states = sum(part.size for part in self.whole)
         return states + sum(part.size for part in self.copies)
-
-    def copy_to(self, other: StateCache, label: str) -> list[Phase]:
-        """Return the phases that copy all states into another cache of the same shapes."""
-        pairs = zip(self.whole, other.whole, strict=True)
-        return [phase for x, y in pairs for phase in copy(x, y, label=label)]
 
     def of_sequence(self, sequence: int) -> list[BufferSlice]:
         """Return the memory of the states of one sequence."""

@@ -7,7 +7,7 @@ staged. The shapes come from the capabilities of the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.products.half_rows import K_TILE, HalfRows
 from rdrr_runtime.phases.products.linear_records import LinearRecord
 from rdrr_runtime.phases.products.quantize_rows import padded
+from rdrr_runtime.phases.products.sum_splits import sum_splits
 from rdrr_runtime.phases.weights.binding import bind_parts
 from rdrr_runtime.phases.weights.checks import readable
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
@@ -48,7 +49,9 @@ class MatmulSubgroup(LinearRecord):
         matrices: Whether subgroups multiply matrices; else each thread multiplies elements.
         subgroups: Whether subgroup operations are used, which is the same.
         value: Type of the factors.
+        splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
         k_padded: Inputs, zero padding included.
+        y_rows: With several splits: rows of y for each of them.
     """
 
     shader = "products/matmul_subgroup"
@@ -65,7 +68,9 @@ class MatmulSubgroup(LinearRecord):
     matrices: bool = choice()
     subgroups: bool = choice()
     value: str = choice("f16")
+    splits: int = choice(default=1)
     k_padded: int
+    y_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class SubgroupTile(Params):
         teams_m: Subgroups that share the rows.
         teams_n: Subgroups that share the outputs.
         teams_k: Subgroups that share the inputs of a step: 1, 2, 4 or 8.
+        splits: Workgroups that share the inputs, each with a tile of sums to be added.
     """
 
     rows: int
@@ -87,6 +93,7 @@ class SubgroupTile(Params):
     teams_m: int
     teams_n: int
     teams_k: int = 1
+    splits: int = 1
 
     @property
     def teams(self) -> int:
@@ -103,6 +110,7 @@ class SubgroupTile(Params):
             "teams_m": self.teams_m,
             "teams_n": self.teams_n,
             "teams_k": self.teams_k,
+            "splits": self.splits,
         }
 
     def storage(self, shape: MatrixShape) -> int:
@@ -116,11 +124,19 @@ LARGE = SubgroupTile(128, 128, 64, 2, 2)
 SHARED = SubgroupTile(128, 128, 64, 2, 4)
 SMALL = SubgroupTile(64, 64, 64, 2, 2)
 NARROW = SubgroupTile(64, 32, 128, 2, 1, 4)
-FEW_ROWS = (SubgroupTile(16, 32, 256, 1, 1, 8), SubgroupTile(32, 32, 256, 1, 1, 8))
-FEW_COLUMNS = (SubgroupTile(32, 64, 64, 1, 2, 2), SubgroupTile(32, 32, 64, 1, 1, 2))
+FEW_ROWS = tuple(
+    SubgroupTile(rows, 32, 256, 1, 1, 8, splits) for rows in (16, 32) for splits in (1, 4)
+)
+FEW_COLUMNS = (
+    SubgroupTile(16, 64, 64, 1, 2, 2),
+    SubgroupTile(16, 32, 64, 1, 1, 2, 8),
+    SubgroupTile(32, 64, 64, 1, 2, 2),
+    SubgroupTile(32, 32, 64, 1, 1, 2, 8),
+)
 CANDIDATES = (
     *FEW_ROWS,
     *FEW_COLUMNS,
+    *(SubgroupTile(rows, 32, 128, 1, 1, 4, splits) for rows in (16, 32) for splits in (1, 4)),
     NARROW,
     LARGE,
     SHARED,
@@ -128,6 +144,9 @@ CANDIDATES = (
     SubgroupTile(128, 256, 32, 2, 4),
     SubgroupTile(128, 64, 64, 2, 2),
 )
+FEW_INPUTS = 4096
+"""Inputs up to which sharing the inputs of row-major matrices takes longer than it saves."""
+
 ENOUGH = 120
 """Tiles that occupy most multiprocessors of the largest GPUs."""
 
@@ -158,7 +177,7 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
         return "weights in F32 are not rounded to f16"
     if not readable(weight):
         return f"its {weight.dtype} values are stored column-major"
-    if not _fits(ctx, SMALL, weight.k):
+    if not _fits(ctx, SMALL, weight):
         return "the smallest tile does not fit into a workgroup"
     return sizes_refusal(ctx)
 
@@ -185,23 +204,25 @@ def choose_tile(ctx: OpContext, weight: GpuWeight) -> SubgroupTile:
     share inputs are faster where few workgroups have many inputs: 128 rows, 2,048 outputs and
     8,192 inputs took 114 us in small tiles and 64 in narrow ones.
     """
-    small = _few_columns(ctx, weight.n) if weight.form.column else FEW_ROWS
-    few = [tile for tile in small if ctx.max_rows <= tile.rows]
     large = (SHARED if weight.form.values else LARGE, SMALL)
     many = [tile for tile in large if _count(ctx, tile, weight.n) >= ENOUGH]
-    fitting = (tile for tile in (*few, *many, NARROW) if _fits(ctx, tile, weight.k))
+    fitting = (tile for tile in (*_few(ctx, weight), *many, NARROW) if _fits(ctx, tile, weight))
     return next(fitting, SMALL)
 
 
-def _few_columns(ctx: OpContext, outputs: int) -> Sequence[SubgroupTile]:
-    """Return the tiles for few rows of column-major blocks, in order of preference.
+def _few(ctx: OpContext, weight: GpuWeight) -> Sequence[SubgroupTile]:
+    """Return the tiles for few rows, in order of preference.
 
-    Columns have as many scales as a step has inputs, so short steps suit them: 32 rows, 8,192
-    outputs and 2,048 inputs took 25 us, and 57 in steps of 256 inputs. With few workgroups more
-    and smaller ones are faster: 62 and 75 us for 2,048 outputs and 8,192 inputs.
+    Workgroups share inputs where outputs alone give too few of them: 32 rows of Q4_K, 2,048 outputs
+    and 8,192 inputs took 40 us in one split and 26 in 4, columns 62 in one and 29 in 8. Columns
+    have as many scales as a step has inputs, so short steps suit them: 32 rows, 8,192 outputs and
+    2,048 inputs took 25 us, and 57 in steps of 256 inputs.
     """
-    wide, narrow = FEW_COLUMNS
-    return (wide, narrow) if _count(ctx, wide, outputs) >= ENOUGH else (narrow, wide)
+    column = weight.form.column
+    tiles = [tile for tile in (FEW_COLUMNS if column else FEW_ROWS) if ctx.max_rows <= tile.rows]
+    alone = next((_count(ctx, tile, weight.n) for tile in tiles), 0)
+    shared = (column or weight.k > FEW_INPUTS) and alone < ENOUGH
+    return sorted(tiles, key=lambda tile: tile.splits, reverse=shared)
 
 
 def _count(ctx: OpContext, tile: SubgroupTile, outputs: int) -> int:
@@ -209,12 +230,13 @@ def _count(ctx: OpContext, tile: SubgroupTile, outputs: int) -> int:
     return -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
 
 
-def _fits(ctx: OpContext, tile: SubgroupTile, k: int) -> bool:
-    """Return whether steps of a tile divide `k`, and it fits the device's memory and threads."""
+def _fits(ctx: OpContext, tile: SubgroupTile, weight: GpuWeight) -> bool:
+    """Return whether a tile divides a matrix, and fits the device's memory and threads."""
     shape, threads = matrix_shape(ctx), tile.teams * subgroup_threads(ctx)
     assert shape is not None, "a refusal says that there is none"
     return (
-        padded(k, K_TILE) % tile.step == 0
+        padded(weight.k, K_TILE) % (tile.step * tile.splits) == 0
+        and (tile.splits == 1 or weight.n % 4 == 0)
         and tile.storage(shape) <= ctx.workgroup_storage
         and threads <= ctx.max_threads
     )
@@ -235,9 +257,12 @@ def matmul_subgroup(
     bias: BufferSlice | None = None,
     accumulate: bool = False,
     tile: SubgroupTile | None = None,
+    room: Callable[[int], BufferSlice],
     label: str,
 ) -> list[Phase]:
     """Lower a linear layer of many token rows, one phase for each part of the weight.
+
+    A tile with several splits takes a further phase, which adds their sums.
 
     Args:
         ctx: Lowering context.
@@ -247,6 +272,7 @@ def matmul_subgroup(
         bias: f32 [N].
         accumulate: Add to y instead of replacing it.
         tile: Tile to use instead of the tuned or default one.
+        room: Returns a buffer of so many bytes, for the sums of splits.
         label: Name of the layer, for messages and profiles.
 
     Raises:
@@ -269,10 +295,12 @@ def matmul_subgroup(
     tuning_key = ctx.tuning_key(
         f"matmul matmul_subgroup.{kind} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, weight),
-        (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weight.k)),
+        (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weight)),
     )
     tile = tile or tuning_key.used
-    operands = {"x": x.y, "factors": x.factors, "bias": bias}
+    splits = tile.splits
+    sums = room(4 * splits * ctx.max_rows * weight.n) if splits > 1 else y
+    operands = {"factors": x.factors, "bias": bias} if splits == 1 else {}
     buffers = {key: operand for key, operand in operands.items() if operand is not None}
     phases = []
     for bound in bind_parts(weight):
@@ -284,16 +312,29 @@ def matmul_subgroup(
             size=size,
             matrices=matrices,
             subgroups=matrices,
-            bias=bias is not None,
+            bias=bias is not None and splits == 1,
             n=weight.n,
             first=part.first_row,
             outputs=weight.outputs(part),
-            accumulate=accumulate,
+            accumulate=accumulate and splits == 1,
             k_padded=x.k_padded,
+            y_rows=ctx.max_rows if splits > 1 else None,
             **tile.fields,
             **bound.fields,
         )
-        read = {"current": ctx.state.step, "y": y, **buffers, **bound.buffers}
-        work = Work(-(-record.outputs // tile.outputs), tile.rows)
+        read = {"current": ctx.state.step, "x": x.y, "y": sums, **buffers, **bound.buffers}
+        work = Work(-(-record.outputs // tile.outputs) * splits, tile.rows)
         phases.append(Phase(record, read, work, label, (tuning_key,)))
+    if splits > 1:
+        phases += sum_splits(
+            ctx,
+            sums,
+            x.factors,
+            y,
+            splits=splits,
+            n=weight.n,
+            bias=bias,
+            accumulate=accumulate,
+            label=label,
+        )
     return phases

@@ -23,12 +23,14 @@
 //
 // current  Step
 // x        f16 [ROWS, K_PADDED], written by half_rows, 8 values a vector
+{% if SPLITS == 1 %}
 // factors  f32 [ROWS]: what each row of x is to be multiplied by
+{% endif %}
 // weight0  OUTPUTS rows from row FIRST on, layout as in formats.py
-// y        f32 [rows, N], N being the outputs of all parts
+// y        f32 [{{ SPLITS ~ ", Y_ROWS" if SPLITS > 1 else "rows" }}, N], N being the outputs of all parts{{ "; sum_splits adds the splits" if SPLITS > 1 }}
 // bias     f32 [N], only with BIAS
 //
-// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
+// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
 // outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
 {% if not MATRICES %}
@@ -38,7 +40,9 @@
 
 var<storage, read> current: Step;
 var<storage, read> x: array<vec4<u32>>;
+{% if SPLITS == 1 %}
 var<storage, read> factors: array<f32>;
+{% endif %}
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> y: array<f32>;
 {% if BIAS %}
@@ -50,6 +54,9 @@ override N: u32;                 // outputs of all parts
 override FIRST: u32;             // index of this part's first row
 override OUTPUTS: u32;           // rows of this part
 override ACCUMULATE: bool;
+{% if SPLITS > 1 %}
+override Y_ROWS: u32;            // rows of y of each split
+{% endif %}
 
 // Rows and outputs begin 16 bytes after a multiple of 128, so that fewer of them share a bank.
 const PITCH = {{ PITCH // UNIT }}u;
@@ -114,6 +121,14 @@ fn put_scales(slot: u32, stored: StoredScales) {
 }
 
 {% endif %}
+{% if SPLITS > 1 %}
+fn store(split: u32, row: u32, rows: u32, output: u32, sum: f32) {
+    if (row < rows && output < OUTPUTS) {
+        y[(split * Y_ROWS + row) * N + FIRST + output] = sum * (1.0 / FACTOR);
+    }
+}
+
+{% else %}
 // What a product is multiplied by and added to.
 struct Before {
     factor: f32,
@@ -135,9 +150,15 @@ fn store(row: u32, rows: u32, output: u32, sum: f32, before: Before) {
     }
 }
 
+{% endif %}
 fn phase(item: u32, row: u32, thread: Thread) {
     let rows = current.rows;
-    let n0 = item * {{ TILE_N }}u;
+    let n0 = item {{ "/ %du " % SPLITS if SPLITS > 1 }}* {{ TILE_N }}u;
+{% if SPLITS > 1 %}
+    let split = item % {{ SPLITS }}u;
+{% endif %}
+    let steps = K_PADDED / {{ STEP }}u{{ " / %du" % SPLITS if SPLITS > 1 }};
+    let begin = {{ "split * steps" if SPLITS > 1 else "0u" }};
     // The remainders change nothing, but show Tint that all indices of workgroup memory are in range.
     let t = thread.index % {{ THREADS }}u;
     let team = {{ "thread.subgroup % " ~ TEAMS ~ "u" if MATRICES else "t / " ~ SIZE ~ "u" }};
@@ -156,7 +177,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endif %}
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
-    let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + x_slot{{ i }} % {{ STEP // 8 }}u;
+    let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + begin * {{ STEP // 8 }}u + x_slot{{ i }} % {{ STEP // 8 }}u;
     let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
     var x_next{{ i }} = x[x_from{{ i }}];
 {% endfor %}
@@ -165,14 +186,13 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS - 1u);
     let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
     let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE // UNIT }}u;
-    var w_next{{ i }} = piece(w_row{{ i }}, w_piece{{ i }});
+    var w_next{{ i }} = piece(w_row{{ i }}, begin * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
-    let steps = K_PADDED / {{ STEP }}u;
 {% if F.column %}
     let s_slot = t % {{ W_SCALES }}u;
     let s_group = group0(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS - 1u));
-    put_scales(s_slot, stored_scales0(s_group, s_slot % {{ QUADS }}u));
-    var s_next = stored_scales0(s_group, min(1u, steps - 1u) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+    put_scales(s_slot, stored_scales0(s_group, begin * {{ QUADS }}u + s_slot % {{ QUADS }}u));
+    var s_next = stored_scales0(s_group, (begin + min(1u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
     workgroupBarrier();
 {% endif %}
     for (var step = 0u; step < steps; step++) {
@@ -194,7 +214,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
-            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, step * {{ PIECES }}u + w_piece{{ i }});
+            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, (begin + step) * {{ PIECES }}u + w_piece{{ i }});
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
@@ -208,13 +228,13 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let next = min(step + 1u, steps - 1u);
 {% if F.column %}
         put_scales(s_slot, s_next);
-        s_next = stored_scales0(s_group, min(step + 2u, steps - 1u) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+        s_next = stored_scales0(s_group, (begin + min(step + 2u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
 {% endif %}
 {% for i in range(X_LOADS) %}
         x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = piece(w_row{{ i }}, next * {{ PIECES }}u + w_piece{{ i }});
+        w_next{{ i }} = piece(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
         let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
         let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
@@ -247,11 +267,13 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(FM) %}
 {% for j in range(FN) %}
     {
+{% if SPLITS == 1 %}
         // All loads come before the first store, which they would otherwise wait for one by one.
+{% endif %}
         let place = team_k * {{ SIZE }}u + lane;
         let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
         let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
-{% for e in range(ELEMENTS // TEAMS_K) %}
+{% for e in range(0 if SPLITS > 1 else ELEMENTS // TEAMS_K) %}
         let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, output);
 {% endfor %}
 {% if MATRICES %}
@@ -264,7 +286,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
         let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
 {% for e in range(ELEMENTS // TEAMS_K) %}
-        store(first_row + {{ e * STRIDE // N }}u, rows, output, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}, before{{ e }});
+        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, output, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}{{ ", before%d" % e if SPLITS == 1 }});
 {% endfor %}
         workgroupBarrier();
     }

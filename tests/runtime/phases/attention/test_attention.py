@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,7 @@ def check(
     max_rows: int | None = None,
     tuning: Tuning | None = None,
     splits: bool = False,
+    ends: Sequence[int] | None = None,
 ) -> None:
     cache = spec.cache
     if sinks is not None:
@@ -59,7 +61,8 @@ def check(
     most = max_rows or rows
     queries = normal(rng, most, spec.heads, cache.head_dim)
     q, out = queries[:rows], bench.poisoned(*queries.shape)
-    ctx = bench.context(rows, base=base, max_rows=max_rows)
+    tokens = None if ends is None else [end and 1000 + end for end in ends]
+    ctx = bench.context(rows, base=base, max_rows=max_rows, tokens=tokens)
     is_split = splits or which is AttentionKernel.SPLIT_KV
     scratch = bench.poisoned(spec.scratch_bytes(most) // 4) if is_split else None
     phases = attention(
@@ -81,6 +84,7 @@ def check(
         softcap=spec.softcap,
         sinks=None if sinks is None else torch.from_numpy(sinks).double(),
         chunk=spec.chunk,
+        ends=torch.tensor(ends) if ends and spec.images else None,
     )
     result = bench.download(out, *queries.shape)
     assert relative_error(result[:rows], expected) < TOLERANCE
@@ -165,6 +169,17 @@ def test_the_sliding_window_ends_at_the_right_slot(bench, rng, base, which) -> N
 def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
     spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=window)
     check(bench, rng, spec, rows=200, base=30, which=which)
+
+
+@pytest.mark.parametrize(("which", "splits"), WITH_SPLITS)
+@pytest.mark.parametrize("window", [0, 12])
+def test_rows_of_an_image_attend_to_all_of_it(any_bench, rng, which, splits, window) -> None:
+    """Tiles begin and end within an image and within text; the second image is behind the first."""
+    spec = AttentionSpec(4, KvSpec(2, 64, CONTEXT, "f32"), 0.2, window=window, images=1000)
+    ends = [0] * 3 + [230] * 27 + [0] * 5 + [240] * 5 + [0] * 3
+    case = {"rows": len(ends), "base": 200, "which": which, "splits": splits, "ends": ends}
+    check(any_bench, rng, spec, **case)
+    check(any_bench, rng, replace(spec, images=0), **case)  # they attend to earlier rows only
 
 
 ONE_SEQUENCE = ([1] * 5, [3, 4, 5, 6, 7])  # the sequence and the slot of each row

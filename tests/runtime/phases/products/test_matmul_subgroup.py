@@ -6,8 +6,12 @@ the operation runs the same tests with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.shaders import WgslCompiler, for_compiler
 from rdrr_format.dtypes import DTYPES
@@ -17,8 +21,6 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
-    FEW_COLUMNS,
-    FEW_ROWS,
     SubgroupTile,
     choose_tile,
     matmul_subgroup,
@@ -35,6 +37,7 @@ TILES = {
     "one team": SubgroupTile(16, 32, 64, 1, 1),
     "inputs shared": SubgroupTile(16, 32, 128, 1, 1, 4),
     "inputs and outputs shared": SubgroupTile(16, 32, 64, 1, 2, 2),
+    "inputs split": SubgroupTile(16, 32, 64, 1, 1, splits=2),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -54,6 +57,10 @@ def buffers(bench: Bench, max_rows: int, k: int) -> HalfRows:
     return HalfRows(y, factors, padded_rows(max_rows), k)
 
 
+def room(bench: Bench) -> Callable[[int], BufferSlice]:
+    return lambda size: bench.upload(np.full(size, 0xFF, np.uint8))
+
+
 def in_half(x: np.ndarray) -> np.ndarray:
     """Round rows to f16 after their largest magnitude has become at least 2^14."""
     most = np.abs(x).max(axis=1, keepdims=True)
@@ -68,7 +75,7 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
     ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_subgroup(ctx, weight, target, y, tile=TILES[tile], label="t"),
+        *matmul_subgroup(ctx, weight, target, y, tile=TILES[tile], room=room(bench), label="t"),
     ]
     bench.run(phases, rows)
     got = bench.download(y, rows, n)
@@ -78,6 +85,11 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
         assert relative_error(row, wanted) < TOLERANCE
     exact = x.astype(np.float64) @ values.astype(np.float64).T
     assert relative_error(got, exact) < 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("F16", Layout.ROW), ("Q6_K", Layout.COLUMN)])
+def test_sums_of_workgroups_that_share_inputs_are_added(bench, rng, dtype, layout) -> None:
+    check(bench, rng, dtype, layout, (17, 72, 380), "inputs split")
 
 
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
@@ -100,15 +112,24 @@ def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout
     check(bench, rng, dtype, layout, (9, 40, 252), tile)
 
 
-def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng) -> None:
-    rows, n, k = 20, 70, 72
+@pytest.mark.parametrize(("tile", "n"), [("four teams", 70), ("inputs split", 72)])
+def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, tile, n) -> None:
+    rows, k = 20, 72
     weight, values = stored_matrix(bench, rng, "Q8_0", Layout.ROW, (n, k))
     x, before, bias = normal(rng, 90, k), normal(rng, 90, n), normal(rng, n)
     ctx, y, target = stating_matrices(bench, rows, 90), bench.upload(before), buffers(bench, 90, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_subgroup(
-            ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"
+            ctx,
+            weight,
+            target,
+            y,
+            bias=bench.upload(bias),
+            accumulate=True,
+            tile=TILES[tile],
+            room=room(bench),
+            label="t",
         ),
     ]
     bench.run(phases, 90)
@@ -139,14 +160,33 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
     assert (chosen.rows, chosen.outputs, chosen.step) == tile
 
 
-@pytest.mark.parametrize(("rows", "n", "tile"), [(32, 8192, 0), (32, 2048, 1), (40, 2048, None)])
-def test_few_rows_of_columns_take_short_steps(rows, n, tile) -> None:
+@pytest.mark.parametrize(
+    ("rows", "n", "tile"),
+    [
+        (32, 8192, (32, 64, 1)),
+        (32, 2048, (32, 32, 8)),
+        (16, 8192, (16, 64, 1)),
+        (9, 512, (16, 32, 8)),
+    ],
+)
+def test_few_rows_of_columns_take_short_steps_shared_by_workgroups(rows, n, tile) -> None:
     arena = DryRunArena(WITH_MATRICES)
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["Q4_K"], Layout.COLUMN, (n, 2048), "w")
     chosen = choose_tile(ctx, weight)
-    expected = FEW_COLUMNS[tile : tile + 1] if tile is not None else ()
-    assert tuple(form for form in FEW_COLUMNS if form == chosen) == expected
+    assert chosen.step == 64
+    assert (chosen.rows, chosen.outputs, chosen.splits) == tile
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "splits"),
+    [(32, 2048, 8192, 4), (32, 2048, 2048, 1), (32, 8192, 8192, 1), (40, 2048, 8192, 1)],
+)
+def test_few_outputs_of_many_inputs_are_shared_by_workgroups(rows, n, k, splits) -> None:
+    arena = DryRunArena(WITH_MATRICES)
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
+    weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
+    assert choose_tile(ctx, weight).splits == splits
 
 
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
@@ -157,9 +197,10 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     y, factors = (arena.empty("x", size) for size in half_sizes(rows, k))
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
-    (phase,) = matmul_subgroup(ctx, weight, x, out, label="t")
-    small = FEW_COLUMNS[1] if layout is Layout.COLUMN else FEW_ROWS[0]
-    (few,) = matmul_subgroup(ctx, weight, x, out, tile=small, label="t")
+    room = partial(arena.empty, "sums")
+    (phase,) = matmul_subgroup(ctx, weight, x, out, room=room, label="t")
+    small = TILES["inputs split"]
+    few, *_ = matmul_subgroup(ctx, weight, x, out, tile=small, room=room, label="t")
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
     )

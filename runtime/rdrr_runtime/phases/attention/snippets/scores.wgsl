@@ -5,6 +5,8 @@ override SCALE: f32;
 override WINDOW: u32;   // sliding window: slots that a row attends to, its own included; 0 for all
 override SOFTCAP: f32;  // 0 for none
 override CHUNK: u32 = 0u;  // length of the chunks of slots that a row attends within; 0 for none
+// A token from this on is that of an image whose rows attend to all of it: this and the slot behind the image.
+override IMAGES: u32 = 0xffffffffu;
 
 {% if SINKS %}
 var<storage, read> sinks: array<f32>;  // [HEADS]
@@ -36,10 +38,11 @@ fn bias_of(head: u32, own: u32, other: u32) -> f32 {
 }
 
 {% endif %}
-// The slots that a row at `slot` attends to: from x up to, but not including, y.
+// The slots that a row attends to: from x up to, but not including, y.
 {% if SEGMENTS %}
 // They are those of its text, and the window lies on both sides.
-fn attended_slots(slot: u32) -> vec2<u32> {
+fn attended_slots(row: Row) -> vec2<u32> {
+    let slot = row.slot;
     let text = segments[min(slot, CONTEXT - 1u)];
     let chunk = (slot - text.first) / max(CHUNK, 1u) * CHUNK;
     let first = max(text.first + chunk, select(0u, slot + 1u - min(slot + 1u, WINDOW), WINDOW > 0u));
@@ -47,10 +50,11 @@ fn attended_slots(slot: u32) -> vec2<u32> {
     return vec2<u32>(first, min(min(text.end, end), CONTEXT));
 }
 {% else %}
-fn attended_slots(slot: u32) -> vec2<u32> {
-    let end = min(slot + 1u, CONTEXT);
+fn attended_slots(row: Row) -> vec2<u32> {
+    let end = min(row.slot + 1u, CONTEXT);
     let first = select(0u, end - min(end, WINDOW), WINDOW > 0u);
-    return vec2<u32>(max(first, select(0u, (end - 1u) / max(CHUNK, 1u) * CHUNK, CHUNK > 0u)), end);
+    let last = select(end, min(row.token - IMAGES, CONTEXT), row.token >= IMAGES);
+    return vec2<u32>(max(first, select(0u, (end - 1u) / max(CHUNK, 1u) * CHUNK, CHUNK > 0u)), last);
 }
 {% endif %}
 

@@ -1,4 +1,4 @@
-"""A driver that runs DOPPLER on Dawn in Node, for measurements only.
+"""A driver that runs packages on Dawn in Node, by DOPPLER or by the browser runtime, to time them.
 
 `pack` puts everything that it needs into one archive: Node, Dawn for Node and DOPPLER. So it also
 runs on machines without Node and without internet.
@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-PROGRAM = Path(__file__).with_name("doppler.mjs")
+DOPPLER = Path(__file__).with_name("doppler.mjs")
+BROWSER_RUNTIME = Path(__file__).with_name("browser_runtime.mjs")
 MODULES = (
     "webgpu/index.js",
     "webgpu/package.json",
@@ -32,8 +33,8 @@ MODULES = (
 PREFIX = "RESULT "
 
 
-class DopplerError(Exception):
-    """DOPPLER cannot be started, or fails."""
+class NodeError(Exception):
+    """A runtime in Node cannot be started, or fails."""
 
 
 def pack(dawn: Path, archive: Path) -> None:
@@ -44,13 +45,13 @@ def pack(dawn: Path, archive: Path) -> None:
         archive: The file to write, a tar compressed with xz.
 
     Raises:
-        DopplerError: Something of it is not installed.
+        NodeError: Something of it is not installed.
     """
     node = shutil.which("node")
     modules = dawn / "node_modules"
     missing = [module for module in MODULES if not (modules / module).exists()]
     if node is None or missing:
-        raise DopplerError(f"run .ci/dawn first: {missing or 'node'} is missing")
+        raise NodeError(f"run .ci/dawn first: {missing or 'node'} is missing")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:xz") as tar:
         tar.add(Path(node).resolve(), "bin/node")
@@ -63,13 +64,13 @@ def unpacked(path: Path) -> Iterator[Path]:
     """Yield the folder with Node and the modules, of a folder or an archive that `pack` wrote.
 
     Raises:
-        DopplerError: There is no such folder or archive.
+        NodeError: There is no such folder or archive.
     """
     if path.is_dir():
         yield path
         return
     if not path.is_file():
-        raise DopplerError(f"{path} does not exist; `--pack {path}` writes it")
+        raise NodeError(f"{path} does not exist; `--pack {path}` writes it")
     with TemporaryDirectory(prefix="doppler-") as scratch:
         with tarfile.open(path) as archive:
             archive.extractall(scratch, filter="data")
@@ -89,22 +90,23 @@ class Generation:
     seconds: float
 
 
-class Doppler:
-    """A package that DOPPLER has loaded, in a process of its own.
+class InNode:
+    """A package that a runtime has loaded in Node, in a process of its own.
 
     Args:
+        program: The runtime: `DOPPLER` or `BROWSER_RUNTIME`.
         folder: The folder that `unpacked` yields, or that `.ci/dawn` has set up.
         package: The package.
 
     Raises:
-        DopplerError: DOPPLER does not load the package; the message is its own.
+        NodeError: The runtime does not load the package; the message is its own.
     """
 
-    def __init__(self, folder: Path, package: Path) -> None:
+    def __init__(self, program: Path, folder: Path, package: Path) -> None:
         bundled = folder / "bin" / "node"
         node = str(bundled) if bundled.is_file() else "node"
         self._process = subprocess.Popen(
-            [node, str(PROGRAM), str(folder), str(package)],
+            [node, str(program), str(folder), str(package)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -119,14 +121,14 @@ class Doppler:
         """Generate greedily and return the ids and the seconds.
 
         Raises:
-            DopplerError: DOPPLER fails; the message is its own.
+            NodeError: The runtime fails; the message is its own.
         """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"prompt": list(prompt), "tokens": tokens}) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
-        if answer["error"] is not None:
-            raise DopplerError(answer["error"])
+        if answer.get("error") is not None:
+            raise NodeError(answer["error"])
         return Generation(tuple(answer["ids"]), answer["seconds"])
 
     def close(self) -> None:
@@ -134,11 +136,11 @@ class Doppler:
         self._process.communicate()
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next answer; what DOPPLER prints before it is kept for messages."""
+        """Return the next answer; what is printed before it is kept for messages."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(PREFIX):
                 answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX))
                 return answer
             self._said = [*self._said, line.rstrip()][-12:]
-        raise DopplerError(f"DOPPLER ended with code {self._process.wait()}: {self._said}")
+        raise NodeError(f"the runtime in Node ended with code {self._process.wait()}: {self._said}")
