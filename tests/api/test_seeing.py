@@ -58,7 +58,7 @@ class Seeing:
         size = -(-(max(added.values()) + 1) // 8) * 8
         tower = {"deepstack_visual_indexes": [0], "num_position_embeddings": 49}
         self.model = make_multimodal("qwen3_vl", rng, tower, rope_scaling=SECTIONS, vocab_size=size)
-        self.model.config.image_token_id = added[TOKENS["qwen"][1]]
+        self.pad = added[TOKENS["qwen"][1]]
         self.model.save_pretrained(folder / "s")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
         (folder / "s" / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
@@ -83,16 +83,40 @@ class Seeing:
         )
         rdrr.convert(folder / "s", folder / "package", quantize="f32", vision_quantize="f32")
 
+    def inputs_of(
+        self, prompt: list[int], answer: list[int], images: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ids of a prompt and of its answer for transformers, and their kinds.
+
+        In transformers tokens of videos are others than those of images. Here neither is an id that
+        the answer may say, which a random model does.
+
+        Args:
+            prompt: Ids of a prompt, in which tokens of images and videos are the same.
+            answer: Ids of the answer.
+            images: Number of tokens of images, which come first; all when None.
+        """
+        ids = np.array([[*prompt, *answer]])
+        unsaid = sorted({*range(3, ids.max())} - {*ids[0].tolist()})
+        places = np.flatnonzero(np.array(prompt) == self.pad)
+        kinds = np.zeros_like(ids)
+        kinds[0, places] = 2
+        kinds[0, places[:images]] = 1
+        for kind, name in ((1, "image_token_id"), (2, "video_token_id")):
+            setattr(self.model.config, name, unsaid[kind])
+            ids[kinds == kind] = unsaid[kind]
+        return torch.from_numpy(ids), torch.from_numpy(kinds)
+
     def expected(self, messages: list[dict[str, Any]], answer: list[int]) -> np.ndarray:
         """Return the logits of transformers for each token of an answer."""
-        ids = torch.tensor([[*expected_ids(self.folder, messages), *answer]])
+        ids, kinds = self.inputs_of(expected_ids(self.folder, messages), answer)
         images = judge(self.folder).image_processor(images=list(PICTURES), return_tensors="pt")
         with torch.no_grad():
             output = self.model(
                 ids,
                 pixel_values=images["pixel_values"],
                 image_grid_thw=images["image_grid_thw"],
-                mm_token_type_ids=(ids == self.model.config.image_token_id).int(),
+                mm_token_type_ids=kinds,
                 use_cache=False,
             )
         return output.logits[0, -len(answer) - 1 : -1].numpy()
@@ -125,7 +149,7 @@ def test_two_images_and_a_second_turn_are_answered_as_by_transformers(seeing, mo
     assert shortfall(seeing.expected(turns, second.token_ids), second.token_ids) <= 2e-4
 
 
-def test_a_video_behind_an_image_is_answered_as_by_transformers(seeing, model, monkeypatch):
+def test_a_video_behind_an_image_is_answered_as_by_transformers(seeing, model):
     frames = [png(drawn_image(70, 50).rotate(40 * turn)) for turn in range(5)]
     said = [text("a "), image_part(PICTURES[1]), {"type": "video", "video": frames, "fps": 2}]
     answer = model.chat([user(*said, text("?"))], max_tokens=COUNT)
@@ -135,24 +159,15 @@ def test_a_video_behind_an_image_is_answered_as_by_transformers(seeing, model, m
     assert [part.grid[0] for part in parts] == [1, 1, 1]
     words = model.decode(rendered.ids)
     assert re.findall("<([0-9.]+) seconds>", words) == ["0.2", "1.2", "2.0"]
-    # In transformers the tokens of videos are others than those of images; neither is said.
-    ids = np.array([[*rendered.ids, *answer.token_ids]])
-    unsaid = sorted({*range(3, ids.max())} - {*ids[0].tolist()})
-    places = np.flatnonzero(np.array(rendered.ids) == seeing.model.config.image_token_id)
-    kinds = np.zeros_like(ids)
-    kinds[0, places] = 2
-    kinds[0, places[: len(image.patches) // 4]] = 1
-    for kind, name in ((1, "image_token_id"), (2, "video_token_id")):
-        monkeypatch.setattr(seeing.model.config, name, unsaid[kind])
-        ids[kinds == kind] = unsaid[kind]
+    ids, kinds = seeing.inputs_of(rendered.ids, answer.token_ids, len(image.patches) // 4)
     with torch.no_grad():
         output = seeing.model(
-            torch.from_numpy(ids),
+            ids,
             pixel_values=torch.from_numpy(image.patches),
             image_grid_thw=torch.tensor([image.grid]),
             pixel_values_videos=torch.from_numpy(np.concatenate([x.patches for x in parts])),
             video_grid_thw=torch.tensor([[len(parts), *parts[0].grid[1:]]]),
-            mm_token_type_ids=torch.from_numpy(kinds),
+            mm_token_type_ids=kinds,
             use_cache=False,
         )
     logits = output.logits[0, -len(answer.token_ids) - 1 : -1].numpy()

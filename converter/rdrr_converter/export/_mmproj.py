@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 from rdrr_format.errors import ConversionError, RdrrError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.graph.vision import PATCHES as PATCH_EMBEDDING
+from rdrr_manifests.graph.vision import POSITIONS
 from rdrr_manifests.logical import LogicalTensor, RowReader
 from rdrr_manifests.models import Processor, Vision
 from rdrr_manifests.package import Package
@@ -24,7 +26,7 @@ from rdrr_converter.export._gguf_container import atomic_file, write_container
 from rdrr_converter.export._result import ExportedTensor
 from rdrr_converter.export._stacks import stacked
 from rdrr_converter.gguf.architectures import MMPROJ
-from rdrr_converter.gguf.mmproj import PATCHES, llama_name, read_tower, write_tower
+from rdrr_converter.gguf.mmproj import PATCHES, POSITION_TABLE, llama_name, read_tower, write_tower
 from rdrr_converter.gguf.settings import Entries
 from rdrr_converter.gguf.storage_types import storage_type
 from rdrr_converter.progress import Progress
@@ -103,6 +105,9 @@ def plan_tower(
         )
     if rule.tower is None:
         raise _unknown(package, rule.name)
+    entries = write_tower(vision, processor)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    _check(entries | {"general.architecture": MMPROJ}, by_name, package, rule.tower)
     stacks = list(stacked(tensors, rule.tower.stacks))
     patches = f"{PATCH_EMBEDDING}.weight"
     outgoing = [
@@ -110,10 +115,6 @@ def plan_tower(
         for stack in stacks
         if stack[0] != patches
     ]
-    whole = next(tensor for tensor in tensors if tensor.name == patches)
-    shapes = {tensor.name: tensor for tensor in outgoing}
-    entries = write_tower(vision, processor)
-    _check(entries | {"general.architecture": MMPROJ}, shapes, package, rule.tower)
     identity: Entries = {
         "general.name": package.manifest.model_id,
         "general.file_type": file_type(outgoing),
@@ -123,7 +124,7 @@ def plan_tower(
         path,
         identity | entries,
         outgoing,
-        _frames(package, whole, processor),
+        _frames(package, by_name[patches], processor),
         sum(prod(tensor.shape) for tensor in tensors),
         (_NOTE,) if processor.video is None else (_NOTE, _WITHOUT_VIDEOS),
     )
@@ -184,7 +185,7 @@ def _frames(
 
 def _check(
     entries: Entries,
-    tensors: Mapping[str, OutgoingTensor],
+    tensors: Mapping[str, LogicalTensor],
     package: Package,
     tower: ArchitectureRule,
 ) -> None:
@@ -194,13 +195,14 @@ def _check(
         ConversionError: It does not describe the tower and the recipe of images.
     """
     manifest = package.manifest
+    positions = tensors.get(f"{POSITIONS}.weight")
     try:
-        values, recipe = read_tower(entries, tensors, package.where)
+        values, recipe = read_tower(entries, {POSITION_TABLE: positions}, package.where)
         config = tower.config(values, package.where)
         described = Vision.model_validate(read_block(tower.sizes, config))
         rebuilt = processor_of(recipe, {}, package.where)
-    except RdrrError as error:
-        raise _unknown(package, str(error)) from error
+    except (RdrrError, ValidationError) as error:
+        raise _unknown(package, " ".join(str(error).split())) from error
     of_images = manifest.processor and manifest.processor.model_copy(update={"video": None})
     if described != manifest.vision or rebuilt != of_images:
         raise _unknown(package, "another")

@@ -34,6 +34,7 @@ PROJECTOR = "qwen3vl_merger"
 TEXT_ARCHITECTURES = ("qwen3vl", "qwen35", "qwen35moe")
 """Architectures of the text models whose towers have this projector."""
 
+POSITION_TABLE = "v.position_embd.weight"
 PATCHES = ("v.patch_embd.weight", "v.patch_embd.weight.1")
 """The kernels of both frames."""
 
@@ -162,9 +163,9 @@ def read_tower(
             found=kind if kind != MMPROJ else projector,
         )
     read = GgufMetadata(metadata, "clip.vision", where)
-    positions = tensors.get("v.position_embd.weight")
+    positions = tensors.get(POSITION_TABLE)
     if positions is None or not positions.shape:
-        raise SourceError("a tensor is missing", where=where, expected="v.position_embd.weight")
+        raise SourceError("a tensor is missing", where=where, expected=POSITION_TABLE)
     if not read.accept("attention.layer_norm_epsilon", _NORM_EPS):
         raise ConversionError(
             "a tower with another epsilon of its norms is not known",

@@ -254,6 +254,26 @@ def test_only_an_export_as_gguf_writes_a_tower_and_only_where_there_is_one(files
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
 
 
+def test_towers_that_llama_cpp_has_in_another_form_are_not_written(request, tmp_path):
+    model = make_multimodal("gemma3", generator_of(request))
+    model.config.mm_tokens_per_image = 4
+    model.save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    (tmp_path / "model/preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "Gemma3ImageProcessor",
+                "size": {"height": 28, "width": 28},
+            }
+        ),
+        encoding="utf-8",
+    )
+    convert(tmp_path / "model", tmp_path / "package", quantize="f16")
+    with pytest.raises(ConversionError, match="cannot write the vision tower"):
+        export(tmp_path / "package", tmp_path / "m.gguf", mmproj=tmp_path / "mmproj.gguf")
+    assert not list(tmp_path.glob("*.gguf"))
+
+
 def test_types_of_the_tower_are_kept_and_llama_cpp_gets_positions_in_f32(files, tmp_path):
     convert(files / "model", tmp_path / "package", quantize="f16", vision_quantize="q8_0")
     export(tmp_path / "package", tmp_path / "m.gguf", mmproj=tmp_path / "mmproj.gguf")
