@@ -12,9 +12,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.architectures import find_architecture
+from rdrr_converter.architectures import find_architecture, read_block
+from rdrr_converter.reading.expected_tensors import expected_tensors
 from rdrr_converter.reading.matching import RequiredTensor, required_tensors
 from rdrr_converter.reading.model import read_experts, read_sizes
+from rdrr_converter.reading.tower import tower_shapes
+from rdrr_manifests.models import Vision
 from shapes import SHAPES, Shape
 
 _CENTRES = {"linear_attn.norm.weight": 1.0, ".A_log": 1.0, ".layer_scalar": 1.0, ".dt_bias": 1.0}
@@ -26,7 +29,9 @@ class ConfiguredShape:
     """A model that its configuration describes.
 
     Attributes:
-        values: Content of `config.json`, without what all shapes share.
+        values: Content of `config.json`, without what all shapes share; of its `text_config` for a
+            model that sees.
+        tower: Its `vision_config`; None for models of text.
         norm_offset: Whether norms multiply by 1 + weight instead of by the weight.
         scales_keys: Whether the norms of keys have weights around head_dim^-0.5, where attention
             does not scale its scores. Weights around 1 give scores of a standard deviation of
@@ -34,6 +39,7 @@ class ConfiguredShape:
     """
 
     values: Mapping[str, Any]
+    tower: Mapping[str, Any] | None = field(default=None, kw_only=True)
     norm_offset: bool = field(default=False, kw_only=True)
     scales_keys: bool = field(default=False, kw_only=True)
 
@@ -45,7 +51,12 @@ class ConfiguredShape:
     def config(self) -> dict[str, Any]:
         """Return the content of `config.json`."""
         shared = {"bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"}
-        return shared | dict(self.values)
+        config = shared | dict(self.values)
+        if self.tower is None:
+            return config
+        names = ("architectures", "model_type", "tie_word_embeddings")
+        whole = {name: config[name] for name in names}
+        return {**whole, "text_config": config, "vision_config": dict(self.tower)}
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the name and the shape of every tensor, in the order of the model."""
@@ -53,6 +64,8 @@ class ConfiguredShape:
             yield tensor.name, tensor.shape
         if not self.values["tie_word_embeddings"]:
             yield "lm_head.weight", self._required["model.embed_tokens.weight"].shape
+        for tensor in self._of_tower.values():
+            yield tensor.name, tensor.shape
 
     def centre(self, name: str, dims: tuple[int, ...]) -> float:
         """Return the mean of a tensor's weights."""
@@ -61,7 +74,8 @@ class ConfiguredShape:
         for ending, centre in _CENTRES.items():
             if name.endswith(ending):
                 return centre
-        is_norm = name in self._required and self._required[name].role == "norm"
+        tensor = self._required.get(name) or self._of_tower.get(name)
+        is_norm = tensor is not None and tensor.role == "norm" and name.endswith("weight")
         return 1.0 if is_norm and not self.norm_offset else 0.0
 
     @cached_property
@@ -70,6 +84,21 @@ class ConfiguredShape:
         config = rule.config(self.values, "config.json")
         sizes, experts = read_sizes(rule, config), read_experts(rule, config)
         return {tensor.name: tensor for tensor in required_tensors(rule, config, sizes, experts)}
+
+    @cached_property
+    def _of_tower(self) -> dict[str, RequiredTensor]:
+        """The tensors of the tower, by the names of packages behind the prefix of checkpoints."""
+        rule = find_architecture(self.values, None, "config.json").tower
+        if self.tower is None or rule is None:
+            return {}
+        config = rule.config(self.tower, "config.json")
+        block = Vision.model_validate(read_block(rule.sizes, config))
+        shapes, tensors = tower_shapes(config, block), dict[str, RequiredTensor]()
+        for expected in expected_tensors(rule, config, block.num_layers, None):
+            name = f"model.{expected.fill(expected.rule.name)}"
+            shape = shapes.shape(expected.rule, expected.layer)
+            tensors[name] = RequiredTensor(name, expected.rule.role, shape)
+        return tensors
 
 
 _LINEAR, _FULL, _SLIDING = "linear_attention", "full_attention", "sliding_attention"
@@ -103,6 +132,41 @@ def _qwen3_5(layers: int, **sizes: Any) -> ConfiguredShape:
             **sizes,
         },
         norm_offset=True,
+    )
+
+
+def _qwen3_vl(layers: int, tower: Mapping[str, Any], **sizes: Any) -> ConfiguredShape:
+    """Return a Qwen3-VL with the whole tower of a size."""
+    return ConfiguredShape(
+        {
+            "architectures": ["Qwen3VLForConditionalGeneration"],
+            "model_type": "qwen3_vl",
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "max_position_embeddings": 262144,
+            "num_hidden_layers": layers,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-06,
+            "rope_scaling": {
+                "mrope_interleaved": True,
+                "mrope_section": [24, 20, 20],
+                "rope_type": "default",
+            },
+            "rope_theta": 5000000,
+            "vocab_size": 151936,
+            **sizes,
+        },
+        tower={
+            "model_type": "qwen3_vl",
+            "hidden_act": "gelu_pytorch_tanh",
+            "in_channels": 3,
+            "num_heads": 16,
+            "num_position_embeddings": 2304,
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            **tower,
+        },
     )
 
 
@@ -278,6 +342,51 @@ CONFIGURED: Mapping[str, ConfiguredShape] = MappingProxyType(
             num_key_value_heads=4,
             q_lora_rank=256,
             vocab_size=1024,
+        ),
+        "tiny-qwen3-vl": _qwen3_vl(
+            2,
+            {
+                "deepstack_visual_indexes": [0],
+                "depth": 2,
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_heads": 4,
+                "out_hidden_size": 256,
+            },
+            hidden_size=256,
+            intermediate_size=512,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            tie_word_embeddings=True,
+            vocab_size=1024,
+        ),
+        "qwen3-vl-2b": _qwen3_vl(
+            28,
+            {
+                "deepstack_visual_indexes": [5, 11, 17],
+                "depth": 24,
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "out_hidden_size": 2048,
+            },
+            hidden_size=2048,
+            intermediate_size=6144,
+            num_attention_heads=16,
+            tie_word_embeddings=True,
+        ),
+        "qwen3-vl-8b": _qwen3_vl(
+            36,
+            {
+                "deepstack_visual_indexes": [8, 16, 24],
+                "depth": 27,
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "out_hidden_size": 4096,
+            },
+            hidden_size=4096,
+            intermediate_size=12288,
+            num_attention_heads=32,
+            tie_word_embeddings=False,
         ),
         "qwen3.5-0.8b": _qwen3_5(
             24,

@@ -1,8 +1,8 @@
-"""Pictures of a shape and a digit, and the words that say what is to be seen in them.
+"""Pictures of a shape or a digit, and the words that say what is to be seen in them.
 
-A picture has a grid of 3 x 3 places. A shape in a colour is in one of them, a white digit in
-another. No flip, turn or exchange of channels leaves the words of most pictures right, so a model
-that says them shows that it sees pixels, places and colours as they are.
+It is in one of 3 x 3 places, in one of six colours. No flip, turn or exchange of channels leaves
+the words of most pictures right, so a model that says them shows that it sees pixels, places and
+colours as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ DIGITS = (
 )
 """The digits in 5 rows of 3 points."""
 
-SIZES = ((64, 64), (64, 96), (96, 64), (80, 80))
+GLYPHS = (*SHAPES, *map(str, range(10)))
+
+SIZES = ((48, 48), (48, 64), (64, 48), (64, 64))
 """Heights and widths of pictures."""
 
 
@@ -50,7 +52,7 @@ class Picture:
 
     Attributes:
         pixels: [height, width, 3].
-        words: What is to be seen, such as `red circle top left 7`.
+        words: What is to be seen, such as `red circle top left` or `blue 7 middle right`.
     """
 
     pixels: NDArray[np.uint8]
@@ -72,37 +74,26 @@ def picture(rng: np.random.Generator, size: tuple[int, int] | None = None) -> Pi
         size: Height and width; one of `SIZES` when None.
     """
     height, width = size or SIZES[rng.integers(len(SIZES))]
-    place, other = rng.choice(9, 2, replace=False).tolist()
-    color, shape = list(COLORS)[rng.integers(len(COLORS))], SHAPES[rng.integers(len(SHAPES))]
-    digit = int(rng.integers(10))
+    color, glyph = list(COLORS)[rng.integers(len(COLORS))], GLYPHS[rng.integers(len(GLYPHS))]
+    row, column = rng.integers(3, size=2).tolist()
     pixels = np.full((height, width, 3), rng.integers(0, 50), np.int16)
     cell = (height // 3, width // 3)
-    shade = np.array(COLORS[color]) + rng.integers(-25, 26, 3)
-    _paint(pixels, _shape(shape, min(cell) - int(rng.integers(2, 6))), shade, place, rng)
-    _paint(pixels, _digit(digit, min(cell) // 6), rng.integers(205, 256), other, rng)
+    mask = _mask(glyph, min(cell) - int(rng.integers(2)))
+    spans = []
+    for index, length, extent in zip((row, column), cell, mask.shape, strict=True):
+        start = index * length + int(rng.integers(min(length - extent, 2) + 1))
+        spans.append(slice(start, start + extent))
+    pixels[tuple(spans)][mask] = np.array(COLORS[color]) + rng.integers(-25, 26, 3)
     pixels += rng.integers(-8, 9, pixels.shape, np.int16)
-    words = f"{color} {shape} {ROWS[place // 3]} {COLUMNS[place % 3]} {digit}"
+    words = f"{color} {glyph} {ROWS[row]} {COLUMNS[column]}"
     return Picture(pixels.clip(0, 255).astype(np.uint8), words)
 
 
-def _paint(
-    pixels: NDArray[np.int16],
-    mask: NDArray[np.bool_],
-    color: object,
-    place: int,
-    rng: np.random.Generator,
-) -> None:
-    """Paint a mask at a random point of a place, within which it lies."""
-    spans = []
-    for length, extent, index in zip(pixels.shape[:2], mask.shape, divmod(place, 3), strict=True):
-        cell = length // 3
-        start = index * cell + int(rng.integers(0, max(cell - extent, 0) + 1))
-        spans.append(slice(start, start + extent))
-    pixels[tuple(spans)][mask] = color
-
-
-def _shape(name: str, side: int) -> NDArray[np.bool_]:
-    """Return the points of a shape in a square."""
+def _mask(glyph: str, side: int) -> NDArray[np.bool_]:
+    """Return the points of a shape or of a digit in a square."""
+    if glyph.isdigit():
+        points = np.array([point == "1" for point in DIGITS[int(glyph)]]).reshape(5, 3)
+        return points.repeat(side // 5, 0).repeat(side // 4, 1)
     down, across = (np.mgrid[0:side, 0:side] + 0.5) / side - 0.5
     masks = {
         "circle": down**2 + across**2 <= 0.25,
@@ -110,9 +101,4 @@ def _shape(name: str, side: int) -> NDArray[np.bool_]:
         "triangle": abs(across) <= (down + 0.5) / 2,
         "cross": np.minimum(abs(down), abs(across)) <= 0.15,
     }
-    return masks[name]
-
-
-def _digit(digit: int, scale: int) -> NDArray[np.bool_]:
-    points = np.array([point == "1" for point in DIGITS[digit]]).reshape(5, 3)
-    return points.repeat(scale, 0).repeat(scale, 1)
+    return masks[glyph]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -88,11 +87,11 @@ class Sight:
 
     def _tokens(self, seen: SeenImages, image: ImagePatches) -> range:
         """Return the ids of the tokens of an image, which is encoded if it is a new one."""
-        digest = hashlib.sha256(repr(image.grid).encode())
-        digest.update(image.patches.tobytes())
-        key = digest.digest()
+        from rdrr_runtime.images.tower import content_digest
+
+        key = content_digest(image.grid, image.patches)
         if key not in self._known:
-            self._known[key] = seen.add(self._loaded().encode(image))
+            self._known[key] = seen.add(self._loaded().encode(image), key)
         return self._known[key]
 
     def _loaded(self) -> CpuTower | GpuTower:

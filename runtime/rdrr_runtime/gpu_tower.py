@@ -258,8 +258,8 @@ class _Buffers:
             self._executor.run(prepared, tokens if part.is_merged else patches)
         size = F32_BYTES * tokens * vision.output_size
         outs = [part.out for part, _ in self._parts if part.is_merged]
-        read = [self._device.read(out, 0, size).view(np.float32) for out in outs]
-        results = [values.reshape(tokens, vision.output_size) for values in read]
+        read = self._device.fetch(*(out.range(0, size) for out in outs)).collect()
+        results = [values.view(np.float32).reshape(tokens, -1) for values in read]
         if not all(np.isfinite(values[:, :1]).all() for values in results):
             raise GenerationError("the vision tower gave values that are not finite")
         return results

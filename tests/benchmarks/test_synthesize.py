@@ -109,9 +109,14 @@ def test_keys_are_scaled_where_attention_does_not_scale_its_scores():
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    # Qwen3.5-0.8B without its vision tower, and per layer of gpt-oss-20b (20,915 million in 24
-    # layers with 1,158 million in the embedding and the head).
-    [("qwen3.5-0.8b", 752), ("gpt-oss-20b-4-layers", 1158 + 4 * 823)],
+    # Qwen3-VL with towers, Qwen3.5-0.8B without its one, and per layer of gpt-oss-20b (20,915
+    # million in 24 layers with 1,158 million in the embedding and the head).
+    [
+        ("qwen3-vl-2b", 2127),
+        ("qwen3-vl-8b", 8767),
+        ("qwen3.5-0.8b", 752),
+        ("gpt-oss-20b-4-layers", 1158 + 4 * 823),
+    ],
 )
 def test_configured_shapes_have_the_parameters_of_the_models(name, millions):
     count = sum(int(np.prod(dims)) for _, dims in CONFIGURED[name].tensors())

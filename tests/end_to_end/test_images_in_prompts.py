@@ -36,6 +36,16 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**TOWER, "deepstack_visual_indexes": [0, 1]},
         {"rope_scaling": SECTIONS, "num_hidden_layers": 3},
     ),
+    "qwen3_vl_moe": (
+        {**TOWER, "deepstack_visual_indexes": [0, 1]},
+        {
+            "rope_scaling": SECTIONS,
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 64,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+        },
+    ),
     "qwen3_5": (
         TOWER,
         {
@@ -84,9 +94,8 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "smolvlm": ({"num_hidden_layers": 2, "image_size": 56}, {"model_type": "llama"}),
 }
-"""Configurations of tower and text model: with taps, with recurrent states, with images that are
-seen whole, of 15 or 16 tokens, which are more than the window, with inputs of each layer, and with
-tiles."""
+"""Configurations of tower and text model: with taps, experts, recurrent states, inputs of layers,
+tiles, and images that are seen whole, of 15 or 16 tokens, which are more than the window."""
 
 WIDTH = 3 * 2 * 16 * 16
 TILE, PATCH = 4, 14
@@ -206,7 +215,8 @@ CLASSES = {
 }
 NIGHTLY = [
     pytest.param(kind, marks=pytest.mark.thorough)
-    for kind in ("qwen3_5", "smolvlm", "gemma4", "gemma4_e2b")
+    for kind in KINDS
+    if kind not in ("qwen3_vl", "gemma3")
 ]
 
 

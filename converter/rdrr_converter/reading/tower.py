@@ -111,6 +111,25 @@ def _tensors(
     Raises:
         SourceError: One is missing, or has the wrong shape.
     """
+    finder = Finder(source, rule, tower_shapes(config, block))
+    tensors = []
+    for expected in expected_tensors(rule, config, block.num_layers, None):
+        name = expected.fill(expected.rule.name)
+        tensor = finder.find(expected) or finder.join(expected)
+        if tensor is None and not is_required(expected.rule, config):
+            continue
+        if tensor is None:
+            raise SourceError("a tensor is missing", where=source.path, expected=name)
+        role, order = expected.rule.role, rule.row_order.get(expected.rule.name)
+        matrix = as_matrix(tensor, block.position_rows if role == "other" else None)
+        if order is not None:
+            matrix = in_order(matrix, np.array(order(config)))
+        tensors.append(ModelTensor(name, matrix, role, None))
+    return tuple(tensors), frozenset(finder.used)
+
+
+def tower_shapes(config: Config, block: Vision) -> Shapes:
+    """Return the sizes of the dimensions that the rules of a tower's tensors name."""
     dimensions = {
         "channels": config.integer("in_channels"),
         "frames": config.integer("temporal_patch_size"),
@@ -127,18 +146,4 @@ def _tensors(
         "limits": 4,
         "one": 1,
     }
-    finder = Finder(source, rule, Shapes(dimensions, None))
-    tensors = []
-    for expected in expected_tensors(rule, config, block.num_layers, None):
-        name = expected.fill(expected.rule.name)
-        tensor = finder.find(expected) or finder.join(expected)
-        if tensor is None and not is_required(expected.rule, config):
-            continue
-        if tensor is None:
-            raise SourceError("a tensor is missing", where=source.path, expected=name)
-        role, order = expected.rule.role, rule.row_order.get(expected.rule.name)
-        matrix = as_matrix(tensor, block.position_rows if role == "other" else None)
-        if order is not None:
-            matrix = in_order(matrix, np.array(order(config)))
-        tensors.append(ModelTensor(name, matrix, role, None))
-    return tuple(tensors), frozenset(finder.used)
+    return Shapes(dimensions, None)

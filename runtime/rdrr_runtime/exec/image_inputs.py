@@ -20,7 +20,7 @@ from rdrr_format.errors import GenerationError
 from rdrr_manifests.graph import RopeSpec
 from rdrr_manifests.graph.ops import Embed, Graph
 
-from rdrr_runtime.images.rows import PassImages, SeenImages
+from rdrr_runtime.images.rows import F32, PassImages, SeenImages
 from rdrr_runtime.phases.attention.rope_tables import rope_rows
 
 I64 = npt.NDArray[np.int64]
@@ -119,12 +119,12 @@ class ImageInputs:
             What the step states of each row: its token, which of an image names the slot behind
             that, see `AttentionSpec.images`; and its position in the rope tables.
         """
-        width, count = self.width, len(rows.is_image)
-        if rows.is_image.any():
-            for buffer, values in zip(self.features, rows.features, strict=True):
-                padded = np.pad(values, ((0, 0), (0, width - values.shape[1])))
-                part = buffer.range(4 * width * first, 4 * width * count)
-                device.write(part, np.ascontiguousarray(padded))
+        count = len(rows.is_image)
+        for at, length, image, start in rows.runs:
+            for buffer, values in zip(self.features, image.features.parts, strict=True):
+                row = 4 * self.width
+                part = buffer.range(row * (first + at), row * length)
+                device.write(part, self._padded(values[start : start + length]))
         for spec, table in self.ropes:
             row = 4 * spec.rotary_dim
             part = table.range(row * (self.context + first), row * count)
@@ -132,3 +132,8 @@ class ImageInputs:
         beyond = self.context + first + np.arange(count, dtype=np.int64)
         tokens = np.where(rows.is_image, self.first + rows.ends, ids)
         return tokens, np.where(rows.is_image, beyond, rows.positions[:, 0])
+
+    def _padded(self, values: F32) -> F32:
+        """Return features with zeros behind the hidden size, without a copy if there are none."""
+        missing = self.width - values.shape[1]
+        return np.ascontiguousarray(np.pad(values, ((0, 0), (0, missing))) if missing else values)

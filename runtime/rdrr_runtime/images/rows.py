@@ -8,7 +8,6 @@ image that was seen before has the ids that it had then.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +58,19 @@ class SeenImage:
         return np.indices(self.features.grid).reshape(3, -1).T.astype(np.int64)
 
 
+Run = tuple[int, int, SeenImage, int]
+"""Rows of a pass that are tokens of an image: first row, count, image, its first token there."""
+
+
+def _dense(runs: Sequence[Run], parts: int, count: int, width: int) -> F32:
+    """Return the features of the rows of runs among `count` rows, [parts, rows, width]."""
+    rows = np.zeros((parts, count, width), np.float32)
+    for at, length, image, start in runs:
+        for part, values in zip(rows, image.features.parts, strict=True):
+            part[at : at + length] = values[start : start + length]
+    return rows
+
+
 class SeenImages:
     """The images that a model has seen, by the ids of their tokens.
 
@@ -86,13 +98,14 @@ class SeenImages:
         self._images: list[SeenImage] = []
         self._by_content: dict[bytes, SeenImage] = {}
 
-    def add(self, features: ImageFeatures) -> range:
-        """Return the ids of the tokens of an image, the same for the same features."""
-        digest = hashlib.sha256(repr(features.grid).encode())
-        parts = [features.embeddings, *features.taps]
-        for part in parts:
-            digest.update(part.tobytes())
-        key = digest.digest()
+    def add(self, features: ImageFeatures, key: bytes | None = None) -> range:
+        """Return the ids of the tokens of an image, the same for the same features.
+
+        Args:
+            features: The features.
+            key: Digest of what they follow from; that of the features themselves when None.
+        """
+        key = features.digest if key is None else key
         if key not in self._by_content:
             image = self._by_content[key] = SeenImage(self._next, features)
             self._images.append(image)
@@ -151,12 +164,7 @@ class SeenImages:
 
     def features(self, ids: Sequence[int]) -> F32:
         """Return the features of rows, float32 [1 + taps, rows, width]; zeros for text."""
-        rows = np.zeros((1 + self.taps, len(ids), self.width), np.float32)
-        for at, count, image, start in self.runs(ids):
-            features = image.features
-            for part, values in zip(rows, (features.embeddings, *features.taps), strict=True):
-                part[at : at + count] = values[start : start + count]
-        return rows
+        return _dense(self.runs(ids), 1 + self.taps, len(ids), self.width)
 
     def ends(self, ids: Sequence[int], base: int) -> I64:
         """Return the slot behind the image of each row from slot `base` on; 0 for text.
@@ -175,9 +183,9 @@ class SeenImages:
             ends[at : at + count] = base + at - start + len(image.ids)
         return ends
 
-    def runs(self, ids: Sequence[int]) -> list[tuple[int, int, SeenImage, int]]:
+    def runs(self, ids: Sequence[int]) -> list[Run]:
         """Return the parts of images among rows: row, count, image, and its first token there."""
-        runs, at = list[tuple[int, int, SeenImage, int]](), 0
+        runs, at = list[Run](), 0
         for index in np.flatnonzero(np.asarray(ids) >= self.first).tolist():
             if index < at:
                 continue
@@ -197,17 +205,26 @@ class PassImages:
 
     Attributes:
         is_image: Whether a row is a token of an image, [rows].
-        features: Features of each row, float32 [1 + taps, rows, width]; zeros for text.
+        runs: The rows of images. A large image has a hundred megabytes of features, so they are
+            copied only where they are needed.
         positions: Positions of each row in time, height and width, int64 [rows, 3].
         ends: The slot behind the image of each row, int64 [rows]; 0 for text.
         images: The images that the model has seen.
     """
 
     is_image: npt.NDArray[np.bool_]
-    features: F32
+    runs: Sequence[Run]
     positions: I64
     ends: I64
     images: SeenImages
+
+    @property
+    def features(self) -> F32:
+        """Features of each row, float32 [1 + taps, rows, width]; zeros for text."""
+        if not self.runs:
+            return np.zeros((0, len(self.is_image), 0), np.float32)
+        parts = self.runs[0][2].features.parts
+        return _dense(self.runs, len(parts), len(self.is_image), parts[0].shape[1])
 
 
 @dataclass
@@ -254,8 +271,8 @@ class SequencePositions:
         is_image = np.asarray(ids) >= self.images.first
         if not self.marks and not is_image.any():
             return None
-        features, ends = self.images.features(ids), self.images.ends(ids, base)
-        return PassImages(is_image, features, self.of(ids, base), ends, self.images)
+        runs, ends = self.images.runs(ids), self.images.ends(ids, base)
+        return PassImages(is_image, runs, self.of(ids, base), ends, self.images)
 
     def rewind(self, base: int) -> None:
         """Forget what the sequence has from a slot on."""

@@ -28,6 +28,26 @@ class ImageFeatures:
     taps: tuple[NDArray[np.float32], ...]
     grid: tuple[int, int, int]
 
+    @property
+    def parts(self) -> tuple[NDArray[np.float32], ...]:
+        """The embeddings and the taps."""
+        return (self.embeddings, *self.taps)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of grid and values."""
+        return content_digest(self.grid, *self.parts)
+
+
+def content_digest(grid: tuple[int, int, int], *parts: NDArray[np.float32]) -> bytes:
+    """Return a digest of a grid and values, by which an image is known again."""
+    from blake3 import blake3
+
+    digest = blake3(repr(grid).encode())
+    for part in parts:
+        digest.update(memoryview(np.ascontiguousarray(part)).cast("B"))
+    return digest.digest()
+
 
 def merged_grid(vision: Vision, image: ImagePatches) -> tuple[int, int, int]:
     """Return the grid of the tokens that a tower makes of the patches of an image."""
