@@ -30,6 +30,7 @@ from rdrr_runtime.compile.pass_spec import HIDDEN, SHORT_HIDDEN
 from rdrr_runtime.exec.plan import Plan, dry_run_plan
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from support.commands import rdrr as run_rdrr
+from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
 from support.sentence_checkpoints import add_modules, expected_embedding
 
@@ -65,6 +66,22 @@ def test_embeddings_of_packed_texts_are_those_of_transformers(backend, kind, rng
             assert np.abs(row - expected_embedding(states, "mean")).max() <= BOUNDS[backend]
         # A text has the same embedding whatever else is in its pass.
         assert np.abs(loaded.embed(TEXTS[3])[0] - vectors[3]).max() <= 1e-6
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(why_no_dawn() is not None, reason=str(why_no_dawn()))
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_embeddings_on_dawn_are_those_of_transformers(kind, rng, tmp_path):
+    layers = 2 if kind == "modernbert" else 1  # a layer with a window, and one without
+    model = make_encoder(kind, rng, num_hidden_layers=layers)
+    package = converted(model, tmp_path, "mean")
+    with (
+        driver_of_dawn(),
+        rdrr.load(package, backend="wgpu", webgpu="dawn", **EXACT["wgpu"]) as loaded,
+    ):
+        for text, row in zip(TEXTS, loaded.embed(TEXTS), strict=True):
+            states = outputs_of(model, loaded.encode(text)).last_hidden_state[0]
+            assert np.abs(row - expected_embedding(states, "mean")).max() <= BOUNDS["wgpu"]
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])

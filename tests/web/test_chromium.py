@@ -324,6 +324,30 @@ def test_embeddings_are_those_of_python(encoder, tmp_path):
     assert (report["facts"]["embeds"], report["facts"]["generates"]) == (True, False)
 
 
+FAMILIES = ("roberta", "mpnet", "modernbert")
+"""Encoders with positions behind the padding's, a bias by distance, and rope with windows."""
+
+
+@pytest.mark.thorough
+def test_encoders_of_other_families_embed_as_in_python(rng, tmp_path):
+    packages = {}
+    for kind in FAMILIES:
+        folder = tmp_path / kind
+        layers = 2 if kind == "modernbert" else 1  # a layer with a window, and one without
+        save_encoder(make_encoder(kind, rng, num_hidden_layers=layers), folder / "source")
+        add_modules(folder / "source", 96, "mean")
+        rdrr.convert(folder / "source", folder / "package", quantize="f16")
+        packages[kind] = with_programs(folder / "package", folder)
+    asked = [{"input": TEXTS}]
+    cases = {kind: {"kind": "vectors", "model": kind, "embeddings": asked} for kind in FAMILIES}
+    reports = run(packages, cases, tmp_path)
+    for kind in FAMILIES:
+        (answer,) = reports[kind]["answers"]
+        vectors = np.array([row["embedding"] for row in answer["data"]])
+        with rdrr.load(packages[kind]) as model:
+            assert np.abs(vectors - model.embed(TEXTS)).max() <= 1e-3, kind
+
+
 def long_context(folder):
     """A random Qwen 3 of a layer whose program serves several contexts."""
     sizes = {"num_hidden_layers": 1, "max_position_embeddings": 4096}
