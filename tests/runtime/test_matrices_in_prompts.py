@@ -11,7 +11,14 @@ import pytest
 from rdrr_device.capabilities import DEFAULT_LIMITS, Capabilities, MatrixShape
 from rdrr_device.device import Device
 from rdrr_runtime.compile.choice.hints import resolve
-from rdrr_runtime.compile.pass_spec import PREFILL, PREFILLS, SMALL_WINDOW, PassSpec, batch_of
+from rdrr_runtime.compile.pass_spec import (
+    PREFILL,
+    PREFILLS,
+    SMALL_WINDOW,
+    WINDOW,
+    PassSpec,
+    batch_of,
+)
 from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
@@ -55,11 +62,11 @@ def product_kernels(
 ) -> set[str]:
     """Return the kernels of the first layer's products of a pass, planned without a device."""
     plan = dry_run_plan(package, capabilities, resolve({"run flag": hints}), CONTEXT, "f16")
-    products = ("q_proj", "o_proj", "gate_proj", "down_proj")
+    products = ("q_proj", "o_proj", "gate_proj", "down_proj", "layer 0 qkv")
     return {
         decision.kernel.partition(".")[0]
         for decision in plan.decisions((spec,))
-        if decision.op.startswith("l0.") and decision.op.endswith(products)
+        if decision.op.startswith(("l0.", "layer 0")) and decision.op.endswith(products)
     }
 
 
@@ -86,15 +93,39 @@ def test_few_rows_are_on_matrices_where_weights_have_16_bits(package, tmp_path, 
     assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, short)
 
 
-def test_more_than_16_rows_are_on_matrices_where_blocks_are_column_major(package, tmp_path, rng):
+def test_batches_of_8_and_prompts_of_17_are_on_matrices_where_blocks_are_column_major(
+    package, tmp_path, rng
+):
     columns = write_random_package(tmp_path / "columns", llama_manifest(layout="column"), rng)
-    many, few = batch_of(32), batch_of(16)
-    assert product_kernels(columns, WITH_MATRICES, many) == {"matmul_subgroup", "sum_splits"}
+    many, few = batch_of(8), batch_of(4)
+    for spec in (many, batch_of(32), PREFILLS[0]):
+        assert product_kernels(columns, WITH_MATRICES, spec) == {"matmul_subgroup", "sum_splits"}
     others = [
         product_kernels(columns, WITH_MATRICES, few),
         product_kernels(columns, WITH_MATRICES, many, q4kMatmul="fused_q4k_int8"),
         product_kernels(columns, replace(WITH_MATRICES, matrices=()), many),
+        product_kernels(columns, WITH_MATRICES, SMALL_WINDOW),
         product_kernels(package, WITH_MATRICES, many),
     ]
     assert all("matmul_subgroup" not in kernels for kernels in others)
-    assert others[0] == others[1] == others[2]
+    assert others[0] == others[1] == others[2] == others[3]
+
+
+def test_projections_of_32_sequences_are_on_matrices_where_blocks_are_row_major(package):
+    mixed = product_kernels(package, WITH_MATRICES, batch_of(32))
+    assert mixed == {"matmul_subgroup", "matvec_rows"}
+    assert product_kernels(package, WITH_MATRICES, batch_of(16)) == {"matvec_rows"}
+    assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, WINDOW)
+
+
+def test_a_batch_of_columns_has_the_attention_of_decode_passes(tmp_path, rng):
+    columns = write_random_package(tmp_path / "columns", llama_manifest(layout="column"), rng)
+    plan = dry_run_plan(columns, WITH_MATRICES, resolve({}), CONTEXT, "f16")
+
+    def kernels(spec: PassSpec) -> set[str]:
+        return {decision.kernel.partition(".")[0] for decision in plan.decisions((spec,))}
+
+    batch, prompt = kernels(batch_of(8)), kernels(PREFILLS[0])
+    assert {"attention_decode", "half_rows", "matmul_subgroup"} <= batch
+    assert "norm_rope_store" not in batch
+    assert "norm_rope_store" in prompt

@@ -105,10 +105,11 @@ WITH_MATRICES = Capabilities(
 
 
 def kernels_of_matrices(package: Package) -> Iterator[Kernel]:
-    """Yield the kernels of a prompt on a device whose subgroups multiply matrices."""
+    """Yield the kernels of a prompt and a batch where subgroups multiply matrices."""
     rows = 2 * CONTEXT  # attention is on matrices from 128 on
     plan = dry_run_plan(package, WITH_MATRICES, Policy(), rows, "f16")
-    yield from (as_dispatch(phase).kernel for phase in plan.lowered(PREFILL).phases)
+    for spec in (PREFILL, batch_of(32)):
+        yield from (as_dispatch(phase).kernel for phase in plan.lowered(spec).phases)
 
 
 def kernels_of(

@@ -47,7 +47,6 @@ class ManifestModel(BaseModel):
         frozen=True,
         protected_namespaces=(),
         allow_inf_nan=False,
-        defer_build=True,
     )
 
     @classmethod

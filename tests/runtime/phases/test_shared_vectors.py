@@ -139,8 +139,9 @@ def test_no_kernel_writes_a_component(request, bench, tmp_path, monkeypatch) -> 
     labels |= {op.source: op.label for op in kernels_of_ops(bench)}
     labels |= {kernel.source: kernel.label for kernel in kernels_of_linear_attention(bench)}
     labels |= {kernel.source: kernel.label for kernel in kernels_of_features(bench)}
-    prompts = kernels_of_matrices(empty_package(tmp_path / "matrices", llama_manifest()))
-    labels |= {kernel.source: kernel.label for kernel in prompts}
+    for layout in ("row", "column"):
+        package = empty_package(tmp_path / layout, llama_manifest(layout=layout))
+        labels |= {kernel.source: kernel.label for kernel in kernels_of_matrices(package)}
     racing = {label: writes for text, label in labels.items() if (writes := component_writes(text))}
     assert racing == {}
     shaders = {label.partition(".")[0] for label in labels.values()}

@@ -25,7 +25,7 @@ from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
 from rdrr_runtime.phases.cache.kv_cache import KvCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.products.fusion import GatedPair, Input, RowNorm
+from rdrr_runtime.phases.products.fusion import AttentionSplits, GatedPair, Input, RowNorm
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.quantize_rows import (
     QuantizedRows,
@@ -284,7 +284,7 @@ class PassBuilder:
         k: int,
         reason: Reason,
         *,
-        before: RowNorm | GatedPair | None = None,
+        before: RowNorm | GatedPair | AttentionSplits | None = None,
     ) -> HalfRows:
         """Return a value in f16 for products on matrices of subgroups, which linears share.
 
@@ -293,7 +293,7 @@ class PassBuilder:
             x: The value, f32 [rows, K].
             k: Elements per row, K.
             reason: Why the products that read the value are in f16.
-            before: The norm or activation that makes the value of x; None if it is x.
+            before: The norm, activation or combination that makes the value of x; None if it is x.
         """
         rows = self.ctx.max_rows
         y_size, factors_size = half_sizes(rows, k)

@@ -237,11 +237,11 @@ def _matrices(
 ) -> list[Phase]:
     """Return the tiled product on matrices of subgroups."""
     before = source.before
-    assert before is None or isinstance(before, RowNorm | GatedPair), "others are of one row"
+    assert before is None or isinstance(before, RowNorm | GatedPair | AttentionSplits), "one row's"
     rows = build.halved(source.name, source.x, served.k, served.reason, before=before)
     return matmul_subgroup(
         build.ctx,
-        served.product.weights[0],
+        served.product.weights,
         rows,
         output.ys[0],
         bias=output.bias,

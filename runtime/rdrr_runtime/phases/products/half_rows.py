@@ -14,7 +14,7 @@ from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.products.fusion import GatedPair, RowNorm
+from rdrr_runtime.phases.products.fusion import AttentionSplits, GatedPair, RowNorm
 from rdrr_runtime.phases.products.quantize_rows import padded, padded_rows
 
 K_TILE = 64
@@ -56,12 +56,14 @@ class HalfRowsRecord(Record):
         held: Vectors of 4 elements that a thread holds.
         subgroups: Whether reductions use subgroup operations.
         value: Type of the result.
-        input: The op that is computed first: `plain` for none, `norm` or `gate`.
+        input: The op that is computed first: `plain` for none, `norm`, `gate` or `combine`.
         joined: For `gate`: whether gate and up are the two halves of one row.
         act: For `gate`: formula of snippets/activate.wgsl.
         clamp: For `gate`: constants of the clamped SwiGLU.
         eps: For `norm`: epsilon added to the mean square.
         offset: For `norm`: number added to the gain.
+        splits: For `combine`: partial results of each head.
+        head_dim: For `combine`: head dimension.
     """
 
     shader = "products/half_rows"
@@ -78,6 +80,8 @@ class HalfRowsRecord(Record):
     clamp: Clamp | None = None
     eps: float | None = None
     offset: float | None = None
+    splits: int | None = None
+    head_dim: int | None = None
 
 
 def half_sizes(rows: int, k: int) -> tuple[int, int]:
@@ -90,16 +94,17 @@ def half_rows(
     x: BufferSlice,
     target: HalfRows,
     *,
-    before: RowNorm | GatedPair | None = None,
+    before: RowNorm | GatedPair | AttentionSplits | None = None,
     label: str,
 ) -> list[Phase]:
     """Round token rows to f16.
 
     Args:
         ctx: Lowering context.
-        x: f32 [rows, K]; with a `GatedPair` the gates.
+        x: f32 [rows, K]; with a `GatedPair` the gates, with `AttentionSplits` f32
+            [rows, heads, splits, head_dim].
         target: Buffers for the result.
-        before: The norm or the activation to compute first; None for none.
+        before: The norm, activation or combination to compute first; None for none.
         label: Name of the value, for messages and profiles.
 
     Raises:
@@ -107,6 +112,8 @@ def half_rows(
     """
     need_multiple(f"{label}: K", target.k, 4)
     width = target.k * (2 if isinstance(before, GatedPair) and before.up is None else 1)
+    if isinstance(before, AttentionSplits):
+        width *= before.splits
     need_floats(f"{label}: x", x, ctx.max_rows * width)
     sizes = half_sizes(max(ctx.max_rows, target.rows), target.k)
     need_floats(f"{label}: y", target.y, sizes[0] // 4)
@@ -115,7 +122,7 @@ def half_rows(
     fields = {}
     if before is not None:
         buffers |= before.buffers
-        fields = before.fields | {"input": "norm" if isinstance(before, RowNorm) else "gate"}
+        fields = before.fields | {"input": before.kind}
     quads = target.k_padded // 4
     threads = power_of_two(-(-quads // QUADS), 32, ctx.max_threads)
     record = HalfRowsRecord(

@@ -4,11 +4,13 @@
 // in   plain  in(x) = x
 //      norm   in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
 //      gate   in(x) = f(gate, up), where f is ACT of snippets/activate.wgsl
+//      combine  the partial results of split attention, see snippets/combine_splits.wgsl
 //
 // current  Step
-// x        f32 [rows, K]. For gate: the gates, or [rows, 2 K], gates and ups
+// x        f32 [rows, K]. For gate: the gates, or [rows, 2 K], gates and ups; for combine [rows, K / HEAD_DIM, SPLITS, HEAD_DIM]
 // gain     f32 [K], only for norm
 // up       f32 [rows, K], only for gate
+// stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
 // y        f16 [ROWS, K_PADDED], 4 values a vector, zeros from K on
 // factors  f32 [ROWS]
 //
@@ -21,6 +23,8 @@ var<storage, read> x: array<vec4<f32>>;
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "gate" and not JOINED %}
 var<storage, read> up: array<vec4<f32>>;
+{% elif INPUT == "combine" %}
+var<storage, read> stats: array<vec2<f32>>;
 {% endif %}
 var<storage, read_write> y: array<vec4<f16>>;
 var<storage, read_write> factors: array<f32>;
@@ -38,6 +42,11 @@ override OFFSET: f32;
 {% if INPUT == "gate" %}
 
 {% include "snippets/activate.wgsl" %}
+{% elif INPUT == "combine" %}
+override SPLITS: u32;
+override HEAD_DIM: u32;
+
+{% include "products/snippets/combine_splits.wgsl" %}
 {% endif %}
 
 // Elements 4 i to 4 i + 3 of a row{{ ", before the norm" if INPUT == "norm" }}; zeros from K on.
@@ -52,6 +61,8 @@ fn load(row: u32, i: u32) -> vec4<f32> {
         gated_activation(g.{{ c }}, u.{{ c }}),
 {% endfor %}
     );
+{% elif INPUT == "combine" %}
+    let value = combined(row, at);
 {% else %}
     let value = x[row * (K / 4u) + at];
 {% endif %}

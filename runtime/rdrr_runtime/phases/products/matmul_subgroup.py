@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate as running_sums
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
@@ -19,22 +20,29 @@ from rdrr_format.errors import DeviceError
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.products.half_rows import K_TILE, HalfRows
-from rdrr_runtime.phases.products.linear_records import LinearRecord
 from rdrr_runtime.phases.products.quantize_rows import padded
 from rdrr_runtime.phases.products.sum_splits import sum_splits
-from rdrr_runtime.phases.weights.binding import bind_parts
+from rdrr_runtime.phases.weights.binding import (
+    BoundWeights,
+    WeightsRecord,
+    bind_parts,
+    bind_whole,
+)
 from rdrr_runtime.phases.weights.checks import readable
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
-MIN_ROWS = 9
-"""Fewest token rows of a pass for which tiles pay; 8 in F16 are 7 % faster, but rounded then."""
+MOST_MATRICES = 3
+"""Most matrices that share a launch."""
+
+MIN_ROWS = 8
+"""Fewest token rows of a pass for which tiles pay."""
 
 SOFTWARE_THREADS = 32
 """Threads that take the place of a subgroup where none multiplies matrices."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulSubgroup(LinearRecord):
+class MatmulSubgroup(WeightsRecord):
     """Parameters of matmul_subgroup.wgsl.
 
     Attributes:
@@ -50,6 +58,11 @@ class MatmulSubgroup(LinearRecord):
         subgroups: Whether subgroup operations are used, which is the same.
         value: Type of the factors.
         splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
+        bias: Whether a bias is added.
+        n: Outputs of a row of y, over all parts and matrices.
+        first: Index of the first output of each matrix.
+        outputs: Outputs of each matrix.
+        accumulate: Add to y instead of replacing it.
         k_padded: Inputs, zero padding included.
         y_rows: With several splits: rows of y for each of them.
     """
@@ -69,6 +82,11 @@ class MatmulSubgroup(LinearRecord):
     subgroups: bool = choice()
     value: str = choice("f16")
     splits: int = choice(default=1)
+    bias: bool = choice(default=False)
+    n: int
+    first: tuple[int, ...]
+    outputs: tuple[int, ...]
+    accumulate: bool = False
     k_padded: int
     y_rows: int | None = None
 
@@ -165,7 +183,7 @@ def matrix_shape(ctx: OpContext) -> MatrixShape | None:
     return max(shapes, key=lambda shape: shape.m * shape.n * shape.k, default=None)
 
 
-def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
+def refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
     """Return why subgroups cannot multiply matrices in a pass of `ctx`, or None if they can."""
     if ctx.max_rows < MIN_ROWS:
         return f"products of subgroups need {MIN_ROWS} token rows, and the pass has {ctx.max_rows}"
@@ -173,11 +191,16 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
         return "the device states no shape of matrices in f16 with sums in f32"
     if ctx.values != "f32":
         return f"products of subgroups read activations in f32, and these are in {ctx.values}"
-    if weight.form.values == "f32":
-        return "weights in F32 are not rounded to f16"
-    if not readable(weight):
-        return f"its {weight.dtype} values are stored column-major"
-    if not _fits(ctx, SMALL, weight):
+    if len(weights) > 1 and any(len(weight.parts) > 1 for weight in weights):
+        return "a matrix in several parts shares no launch"
+    if len(weights) > MOST_MATRICES:
+        return f"{len(weights)} matrices share a launch, and at most {MOST_MATRICES} can"
+    for weight in weights:
+        if weight.form.values == "f32":
+            return "weights in F32 are not rounded to f16"
+        if not readable(weight):
+            return f"its {weight.dtype} values are stored column-major"
+    if not _fits(ctx, SMALL, weights):
         return "the smallest tile does not fit into a workgroup"
     return sizes_refusal(ctx)
 
@@ -195,7 +218,7 @@ def multiplies(ctx: OpContext) -> bool:
     return MATRIX_FEATURE in ctx.capabilities.features
 
 
-def choose_tile(ctx: OpContext, weight: GpuWeight) -> SubgroupTile:
+def choose_tile(ctx: OpContext, weights: Sequence[GpuWeight]) -> SubgroupTile:
     """Return the default tile for a pass of `ctx.max_rows` rows.
 
     Measured on an H100 in passes of 512 rows of a 1B model: with fewer tiles than `ENOUGH` the
@@ -204,13 +227,13 @@ def choose_tile(ctx: OpContext, weight: GpuWeight) -> SubgroupTile:
     share inputs are faster where few workgroups have many inputs: 128 rows, 2,048 outputs and
     8,192 inputs took 114 us in small tiles and 64 in narrow ones.
     """
-    large = (SHARED if weight.form.values else LARGE, SMALL)
-    many = [tile for tile in large if _count(ctx, tile, weight.n) >= ENOUGH]
-    fitting = (tile for tile in (*_few(ctx, weight), *many, NARROW) if _fits(ctx, tile, weight))
+    large = (SHARED if all(weight.form.values for weight in weights) else LARGE, SMALL)
+    many = [tile for tile in large if _count(ctx, tile, weights) >= ENOUGH]
+    fitting = (tile for tile in (*_few(ctx, weights), *many, NARROW) if _fits(ctx, tile, weights))
     return next(fitting, SMALL)
 
 
-def _few(ctx: OpContext, weight: GpuWeight) -> Sequence[SubgroupTile]:
+def _few(ctx: OpContext, weights: Sequence[GpuWeight]) -> Sequence[SubgroupTile]:
     """Return the tiles for few rows, in order of preference.
 
     Workgroups share inputs where outputs alone give too few of them: 32 rows of Q4_K, 2,048 outputs
@@ -218,25 +241,25 @@ def _few(ctx: OpContext, weight: GpuWeight) -> Sequence[SubgroupTile]:
     have as many scales as a step has inputs, so short steps suit them: 32 rows, 8,192 outputs and
     2,048 inputs took 25 us, and 57 in steps of 256 inputs.
     """
-    column = weight.form.column
+    column = all(weight.form.column for weight in weights)
     tiles = [tile for tile in (FEW_COLUMNS if column else FEW_ROWS) if ctx.max_rows <= tile.rows]
-    alone = next((_count(ctx, tile, weight.n) for tile in tiles), 0)
-    shared = (column or weight.k > FEW_INPUTS) and alone < ENOUGH
+    alone = next((_count(ctx, tile, weights) for tile in tiles), 0)
+    shared = (column or weights[0].k > FEW_INPUTS) and alone < ENOUGH
     return sorted(tiles, key=lambda tile: tile.splits, reverse=shared)
 
 
-def _count(ctx: OpContext, tile: SubgroupTile, outputs: int) -> int:
-    """Return the number of workgroups of a launch."""
-    return -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
+def _count(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> int:
+    """Return the tiles of a launch."""
+    return -(-ctx.max_rows // tile.rows) * sum(-(-weight.n // tile.outputs) for weight in weights)
 
 
-def _fits(ctx: OpContext, tile: SubgroupTile, weight: GpuWeight) -> bool:
-    """Return whether a tile divides a matrix, and fits the device's memory and threads."""
+def _fits(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> bool:
+    """Return whether a tile divides matrices, and fits the device's memory and threads."""
     shape, threads = matrix_shape(ctx), tile.teams * subgroup_threads(ctx)
     assert shape is not None, "a refusal says that there is none"
     return (
-        padded(weight.k, K_TILE) % (tile.step * tile.splits) == 0
-        and (tile.splits == 1 or weight.n % 4 == 0)
+        padded(weights[0].k, K_TILE) % (tile.step * tile.splits) == 0
+        and (tile.splits == 1 or sum(weight.n for weight in weights) % 4 == 0)
         and tile.storage(shape) <= ctx.workgroup_storage
         and threads <= ctx.max_threads
     )
@@ -248,9 +271,42 @@ def subgroup_threads(ctx: OpContext) -> int:
     return sizes[0] if multiplies(ctx) and sizes is not None else SOFTWARE_THREADS
 
 
+def _record(
+    ctx: OpContext,
+    bound: BoundWeights,
+    tile: SubgroupTile,
+    n: int,
+    bias: BufferSlice | None,
+    adds: bool,
+    k_padded: int,
+) -> MatmulSubgroup:
+    """Return the parameters of a launch; only one without splits adds a bias or to y."""
+    matrices, size, shape = multiplies(ctx), subgroup_threads(ctx), matrix_shape(ctx)
+    assert shape is not None, "the caller has checked it"
+    pairs = list(zip(bound.weights, bound.parts, strict=True))
+    begins = running_sums((weight.n for weight in bound.weights[:-1]), initial=0)
+    return MatmulSubgroup(
+        threads=tile.teams * size,
+        variant=bound.types,
+        shape=(shape.m, shape.n, shape.k),
+        size=size,
+        matrices=matrices,
+        subgroups=matrices,
+        bias=bias is not None,
+        n=n,
+        first=tuple(begin + part.first_row for begin, (_, part) in zip(begins, pairs, strict=True)),
+        outputs=tuple(weight.outputs(part) for weight, part in pairs),
+        accumulate=adds and tile.splits == 1,
+        k_padded=k_padded,
+        y_rows=ctx.max_rows if tile.splits > 1 else None,
+        **tile.fields,
+        **bound.fields,
+    )
+
+
 def matmul_subgroup(
     ctx: OpContext,
-    weight: GpuWeight,
+    weights: Sequence[GpuWeight],
     x: HalfRows,
     y: BufferSlice,
     *,
@@ -260,79 +316,64 @@ def matmul_subgroup(
     room: Callable[[int], BufferSlice],
     label: str,
 ) -> list[Phase]:
-    """Lower a linear layer of many token rows, one phase for each part of the weight.
+    """Lower linear layers of many token rows, one phase for all of them or each part of one.
 
     A tile with several splits takes a further phase, which adds their sums.
 
     Args:
         ctx: Lowering context.
-        weight: [N, K] of any type but F32.
+        weights: One to `MOST_MATRICES` matrices [N, K] of any type but F32, several in one part.
         x: f16 [rows, K].
-        y: f32 [rows, N].
-        bias: f32 [N].
+        y: f32 [rows, N of all matrices].
+        bias: f32, one for each output of all matrices.
         accumulate: Add to y instead of replacing it.
         tile: Tile to use instead of the tuned or default one.
         room: Returns a buffer of so many bytes, for the sums of splits.
         label: Name of the layer, for messages and profiles.
 
     Raises:
-        DeviceError: The kernel cannot multiply the matrix, or its K differs from that of x.
+        DeviceError: The kernel cannot multiply the matrices, or their K differs from that of x.
         FormatError: A buffer is too small.
     """
     shape = matrix_shape(ctx)
-    if shape is None or weight.form.values == "f32" or weight.k != x.k:
-        raise DeviceError(
-            "no product of subgroups reads this matrix",
-            where=label,
-            expected=f"a shape of matrices, a type other than F32, and {x.k} inputs",
-            found=f"{weight.dtype.name}, {weight.k} inputs",
-        )
-    need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
+    for weight in weights:
+        if shape is None or weight.form.values == "f32" or weight.k != x.k:
+            raise DeviceError(
+                "no product of subgroups reads this matrix",
+                where=label,
+                expected=f"a shape of matrices, a type other than F32, and {x.k} inputs",
+                found=f"{weight.dtype.name}, {weight.k} inputs",
+            )
+    n = sum(weight.n for weight in weights)
+    need_floats(f"{label}: y", y, ctx.max_rows * n)
     if bias is not None:
-        need_floats(f"{label}: bias", bias, weight.n)
-    matrices, size = multiplies(ctx), subgroup_threads(ctx)
-    kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
+        need_floats(f"{label}: bias", bias, n)
+    kinds = ",".join(f"{weight.dtype.name.lower()}.{weight.layout.value}" for weight in weights)
     tuning_key = ctx.tuning_key(
-        f"matmul matmul_subgroup.{kind} {weight.n}x{weight.k}, {ctx.max_rows} rows",
-        choose_tile(ctx, weight),
-        (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weight)),
+        f"matmul matmul_subgroup.{kinds} {n}x{x.k}, {ctx.max_rows} rows",
+        choose_tile(ctx, weights),
+        (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weights)),
     )
     tile = tile or tuning_key.used
-    splits = tile.splits
-    sums = room(4 * splits * ctx.max_rows * weight.n) if splits > 1 else y
-    operands = {"factors": x.factors, "bias": bias} if splits == 1 else {}
-    buffers = {key: operand for key, operand in operands.items() if operand is not None}
+    shared = tile.splits > 1
+    target = room(4 * tile.splits * ctx.max_rows * n) if shared else y
+    after = {"factors": x.factors} | ({} if bias is None else {"bias": bias})
     phases = []
-    for bound in bind_parts(weight):
-        part = bound.parts[0]
-        record = MatmulSubgroup(
-            threads=tile.teams * size,
-            variant=bound.types,
-            shape=(shape.m, shape.n, shape.k),
-            size=size,
-            matrices=matrices,
-            subgroups=matrices,
-            bias=bias is not None and splits == 1,
-            n=weight.n,
-            first=part.first_row,
-            outputs=weight.outputs(part),
-            accumulate=accumulate and splits == 1,
-            k_padded=x.k_padded,
-            y_rows=ctx.max_rows if splits > 1 else None,
-            **tile.fields,
-            **bound.fields,
-        )
-        read = {"current": ctx.state.step, "x": x.y, "y": sums, **buffers, **bound.buffers}
-        work = Work(-(-record.outputs // tile.outputs) * splits, tile.rows)
-        phases.append(Phase(record, read, work, label, (tuning_key,)))
-    if splits > 1:
+    for bound in bind_parts(weights[0]) if len(weights) == 1 else (bind_whole(weights),):
+        record = _record(ctx, bound, tile, n, None if shared else bias, accumulate, x.k_padded)
+        buffers = {"current": ctx.state.step, "x": x.y, "y": target, **bound.buffers}
+        tiles = sum(-(-outputs // tile.outputs) for outputs in record.outputs)
+        work = Work(tiles * tile.splits, tile.rows)
+        buffers |= {} if shared else after
+        phases.append(Phase(record, buffers, work, label, (tuning_key,)))
+    if shared:
         phases += sum_splits(
             ctx,
-            sums,
+            target,
             x.factors,
             y,
-            splits=splits,
-            n=weight.n,
+            splits=tile.splits,
+            n=n,
             bias=bias,
             accumulate=accumulate,
             label=label,

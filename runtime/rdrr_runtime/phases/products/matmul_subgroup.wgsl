@@ -1,4 +1,3 @@
-{% set F = FORMATS[0] %}
 {% set M, N, K = SHAPE %}
 {% set TEAMS_MN = TEAMS_M * TEAMS_N %}
 {% set TEAMS = TEAMS_MN * TEAMS_K %}
@@ -6,12 +5,9 @@
 {% set FM, FN = TILE_M // TEAMS_M // M, TILE_N // TEAMS_N // N %}
 {% set PITCH = STEP + 8 %}
 {% set X_LOADS = TILE_M * STEP // 8 // THREADS %}
-{# Pieces in which threads load weights: 32 codes, or 8 values. #}
-{% set PIECE = 8 if F.values else 32 %}
-{% set PIECES = STEP // PIECE %}
-{% set W_LOADS = (TILE_N * PIECES + THREADS - 1) // THREADS %}
 {% set QUADS = STEP // 4 %}
-{% set W_SCALES = TILE_N // F.group * QUADS if F.column else 0 %}
+{% set HALVES_ONLY = FORMATS | map(attribute="values") | unique | list == ["f16"] %}
+{% set COLUMNS = FORMATS | selectattr("column") | list %}
 {% set ELEMENTS = M * N // SIZE %}
 {% set STRIDE = SIZE * TEAMS_K %}
 {% set DEPTH = STEP // TEAMS_K %}
@@ -26,11 +22,11 @@
 {% if SPLITS == 1 %}
 // factors  f32 [ROWS]: what each row of x is to be multiplied by
 {% endif %}
-// weight0  OUTPUTS rows from row FIRST on, layout as in formats.py
-// y        f32 [{{ SPLITS ~ ", Y_ROWS" if SPLITS > 1 else "rows" }}, N], N being the outputs of all parts{{ "; sum_splits adds the splits" if SPLITS > 1 }}
+// weight   one buffer for each matrix, OUTPUTS rows from row FIRST on, layout as in formats.py
+// y        f32 [{{ SPLITS ~ ", Y_ROWS" if SPLITS > 1 else "rows" }}, N], N being the outputs of all parts and matrices{{ "; sum_splits adds the splits" if SPLITS > 1 }}
 // bias     f32 [N], only with BIAS
 //
-// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
+// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}{{ ", those of the first matrix first" if FORMATS | length > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
 // outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
 {% if not MATRICES %}
@@ -43,16 +39,20 @@ var<storage, read> x: array<vec4<u32>>;
 {% if SPLITS == 1 %}
 var<storage, read> factors: array<f32>;
 {% endif %}
-var<storage, read> weight0: array<vec4<u32>>;
+{% for F in FORMATS %}
+var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
+{% endfor %}
 var<storage, read_write> y: array<f32>;
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
 
 override K_PADDED: u32;          // a multiple of 64
-override N: u32;                 // outputs of all parts
-override FIRST: u32;             // index of this part's first row
-override OUTPUTS: u32;           // rows of this part
+override N: u32;                 // outputs of all parts and matrices
+{% for F in FORMATS %}
+override FIRST{{ loop.index0 }}: u32;            // index of its first output in y
+override OUTPUTS{{ loop.index0 }}: u32;          // its rows
+{% endfor %}
 override ACCUMULATE: bool;
 {% if SPLITS > 1 %}
 override Y_ROWS: u32;            // rows of y of each split
@@ -60,19 +60,16 @@ override Y_ROWS: u32;            // rows of y of each split
 
 // Rows and outputs begin 16 bytes after a multiple of 128, so that fewer of them share a bank.
 const PITCH = {{ PITCH // UNIT }}u;
-{% if F.values == "f16" %}
-const FACTOR = 1.0;
-{% else %}
 // Weights are multiplied by a power of two, which keeps small ones out of the subnormal numbers of f16.
-const FACTOR = 256.0;
-{% endif %}
+const FACTOR = {{ "1.0" if HALVES_ONLY else "256.0" }};
 
 var<workgroup> tile_x: array<{{ HALVES }}, {{ TILE_M * PITCH // UNIT }}>;   // [rows, inputs]
 var<workgroup> tile_w: array<{{ HALVES }}, {{ TILE_N * PITCH // UNIT }}>;   // [outputs, inputs]
-{% if F.column %}
-var<workgroup> scale_w: array<vec4<f32>, {{ W_SCALES }}>;   // [groups of outputs, inputs / 4]
-{% if F.minimum %}
-var<workgroup> minimum_w: array<vec4<f32>, {{ W_SCALES }}>;
+{% if COLUMNS %}
+{% set SLOTS = TILE_N // (COLUMNS | map(attribute="group") | min) * QUADS %}
+var<workgroup> scale_w: array<vec4<f32>, {{ SLOTS }}>;   // [groups of outputs, inputs / 4]
+{% if COLUMNS | selectattr("minimum") | list %}
+var<workgroup> minimum_w: array<vec4<f32>, {{ SLOTS }}>;
 {% endif %}
 {% endif %}
 var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N }} outputs of each subgroup
@@ -101,30 +98,10 @@ fn halves(word: u32) -> vec2<f16> {
 {% endfor %}
 {% endif %}
 {% endmacro %}
-fn piece(row: u32, i: u32) -> {{ "vec4<u32>" if F.values else "Stored0" }} {
-{% if F.values %}
-    // A row may end within a step; the values read instead are multiplied by zero.
-    return weight0[unit_at0(row, min(i, ROW_UNITS0 - 1u))];
-{% else %}
-    return stored0(row, i);
-{% endif %}
-}
-
-{% if F.column %}
-// Unpack the scales of 4 inputs for a group of outputs.
-fn put_scales(slot: u32, stored: StoredScales) {
-    let f = unpacked_scales0(stored);
-    scale_w[slot] = FACTOR * f.scale;
-{% if F.minimum %}
-    minimum_w[slot] = FACTOR * f.minimum;
-{% endif %}
-}
-
-{% endif %}
 {% if SPLITS > 1 %}
-fn store(split: u32, row: u32, rows: u32, output: u32, sum: f32) {
-    if (row < rows && output < OUTPUTS) {
-        y[(split * Y_ROWS + row) * N + FIRST + output] = sum * (1.0 / FACTOR);
+fn store(split: u32, row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32) {
+    if (row < rows && output < end) {
+        y[(split * Y_ROWS + row) * N + first + output] = sum * (1.0 / FACTOR);
     }
 }
 
@@ -135,8 +112,8 @@ struct Before {
     summand: f32,
 }
 
-fn before(row: u32, rows: u32, output: u32) -> Before {
-    let n = FIRST + min(output, OUTPUTS - 1u);
+fn before(row: u32, rows: u32, first: u32, output: u32, end: u32) -> Before {
+    let n = first + min(output, end - 1u);
     var summand = {{ "bias[n]" if BIAS else "0.0" }};
     if (ACCUMULATE) {
         summand += y[min(row, rows - 1u) * N + n];
@@ -144,14 +121,41 @@ fn before(row: u32, rows: u32, output: u32) -> Before {
     return Before(factors[row] * (1.0 / FACTOR), summand);
 }
 
-fn store(row: u32, rows: u32, output: u32, sum: f32, before: Before) {
-    if (row < rows && output < OUTPUTS) {
-        y[row * N + FIRST + output] = sum * before.factor + before.summand;
+fn store(row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32, before: Before) {
+    if (row < rows && output < end) {
+        y[row * N + first + output] = sum * before.factor + before.summand;
     }
 }
 
 {% endif %}
-fn phase(item: u32, row: u32, thread: Thread) {
+{% for F in FORMATS %}
+{% set S = loop.index0 %}
+{# Pieces in which threads load weights: 32 codes, or 8 values. #}
+{% set PIECE = 8 if F.values else 32 %}
+{% set PIECES = STEP // PIECE %}
+{% set W_LOADS = (TILE_N * PIECES + THREADS - 1) // THREADS %}
+{% set W_SCALES = TILE_N // F.group * QUADS if F.column else 0 %}
+fn piece{{ S }}(row: u32, i: u32) -> {{ "vec4<u32>" if F.values else "Stored%d" % S }} {
+{% if F.values %}
+    // A row may end within a step; the values read instead are multiplied by zero.
+    return weight{{ S }}[unit_at{{ S }}(row, min(i, ROW_UNITS{{ S }} - 1u))];
+{% else %}
+    return stored{{ S }}(row, i);
+{% endif %}
+}
+
+{% if F.column %}
+// Unpack the scales of 4 inputs for a group of outputs.
+fn put_scales{{ S }}(slot: u32, stored: StoredScales) {
+    let f = unpacked_scales{{ S }}(stored);
+    scale_w[slot] = FACTOR * f.scale;
+{% if F.minimum %}
+    minimum_w[slot] = FACTOR * f.minimum;
+{% endif %}
+}
+
+{% endif %}
+fn product{{ S }}(item: u32, row: u32, thread: Thread) {
     let rows = current.rows;
     let n0 = item {{ "/ %du " % SPLITS if SPLITS > 1 }}* {{ TILE_N }}u;
 {% if SPLITS > 1 %}
@@ -183,16 +187,16 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = {{ "min(" if TILE_N * PIECES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * PIECES - 1) ~ "u)" if TILE_N * PIECES % THREADS }};
-    let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS - 1u);
+    let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS{{ S }} - 1u);
     let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
     let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE // UNIT }}u;
-    var w_next{{ i }} = piece(w_row{{ i }}, begin * {{ PIECES }}u + w_piece{{ i }});
+    var w_next{{ i }} = piece{{ S }}(w_row{{ i }}, begin * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
 {% if F.column %}
     let s_slot = t % {{ W_SCALES }}u;
-    let s_group = group0(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS - 1u));
-    put_scales(s_slot, stored_scales0(s_group, begin * {{ QUADS }}u + s_slot % {{ QUADS }}u));
-    var s_next = stored_scales0(s_group, (begin + min(1u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+    let s_group = group{{ S }}(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS{{ S }} - 1u));
+    put_scales{{ S }}(s_slot, stored_scales{{ S }}(s_group, begin * {{ QUADS }}u + s_slot % {{ QUADS }}u));
+    var s_next = stored_scales{{ S }}(s_group, (begin + min(1u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
     workgroupBarrier();
 {% endif %}
     for (var step = 0u; step < steps; step++) {
@@ -201,25 +205,25 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% for i in range(W_LOADS) %}
         {
-{% if F.values == "f16" %}
+{% if HALVES_ONLY %}
 {{ put_words("tile_w", "w_to%d" % i, "w_next%d" % i) }}
 {% elif F.values %}
             let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.xy));
             let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.zw));
 {% elif F.column %}
-            let codes0 = first_codes0(w_next{{ i }}.codes);
-            let codes1 = last_codes0(w_next{{ i }}.codes);
+            let codes0 = first_codes{{ S }}(w_next{{ i }}.codes);
+            let codes1 = last_codes{{ S }}(w_next{{ i }}.codes);
             let s_at = w_slot{{ i }} / {{ PIECES * F.group }}u * {{ QUADS }}u + w_piece{{ i }} * 8u;
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
-            let w = dequantized0(w_next{{ i }}, w_row{{ i }}, (begin + step) * {{ PIECES }}u + w_piece{{ i }});
+            let w = dequantized{{ S }}(w_next{{ i }}, w_row{{ i }}, (begin + step) * {{ PIECES }}u + w_piece{{ i }});
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
 {% endif %}
-{% for c in range(0 if F.values == "f16" else PIECE // UNIT) %}
+{% for c in range(0 if HALVES_ONLY else PIECE // UNIT) %}
             tile_w[w_to{{ i }} + {{ c }}u] = {{ "words(v%d, v%d)" % (2 * c, 2 * c + 1) if MATRICES else "v%d.%s" % (c // 4, "xyzw"[c % 4]) }};
 {% endfor %}
         }
@@ -227,14 +231,14 @@ fn phase(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
         let next = min(step + 1u, steps - 1u);
 {% if F.column %}
-        put_scales(s_slot, s_next);
-        s_next = stored_scales0(s_group, (begin + min(step + 2u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+        put_scales{{ S }}(s_slot, s_next);
+        s_next = stored_scales{{ S }}(s_group, (begin + min(step + 2u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
 {% endif %}
 {% for i in range(X_LOADS) %}
         x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = piece(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
+        w_next{{ i }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
         let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
         let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
@@ -274,7 +278,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
         let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
 {% for e in range(0 if SPLITS > 1 else ELEMENTS // TEAMS_K) %}
-        let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, output);
+        let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }});
 {% endfor %}
 {% if MATRICES %}
         subgroupMatrixStore<row_major>(&results, team * {{ M * N }}u, sums{{ i }}_{{ j }}, {{ N }}u);
@@ -286,10 +290,26 @@ fn phase(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
         let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
 {% for e in range(ELEMENTS // TEAMS_K) %}
-        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, output, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}{{ ", before%d" % e if SPLITS == 1 }});
+        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}{{ ", before%d" % e if SPLITS == 1 }});
 {% endfor %}
         workgroupBarrier();
     }
 {% endfor %}
+{% endfor %}
+}
+
+{% endfor %}
+fn phase(item: u32, row: u32, thread: Thread) {
+{% for F in FORMATS %}
+{% set S = loop.index0 %}
+{% if not loop.last %}
+    let items{{ S }} = {{ "items%d + " % (S - 1) if S }}(OUTPUTS{{ S }} + {{ TILE_N - 1 }}u) / {{ TILE_N }}u * {{ SPLITS }}u;
+    if (item < items{{ S }}) {
+        product{{ S }}(item{{ " - items%d" % (S - 1) if S }}, row, thread);
+        return;
+    }
+{% else %}
+    product{{ S }}(item{{ " - items%d" % (S - 1) if S }}, row, thread);
+{% endif %}
 {% endfor %}
 }

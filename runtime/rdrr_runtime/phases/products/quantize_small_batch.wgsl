@@ -78,29 +78,11 @@ fn {{ NAME }}(own: {{ TYPE }}, t: u32, subgroup_size: u32) -> {{ TYPE }} {
 {% endfor %}
 {% if INPUT == "combine" %}
 
-const LOWEST = -3.0e38;
-{% include "snippets/has_keys.wgsl" %}
+{% include "products/snippets/combine_splits.wgsl" %}
 
 fn load(vector: u32, quad: u32) -> vec4<f32> {
-    let inside = min(4u * quad, K - 4u);
-    let head = (vector * K + inside) / HEAD_DIM * SPLITS;
-    let word = inside % HEAD_DIM / 4u;
-    var top = LOWEST;
-    for (var s = 0u; s < SPLITS; s++) {
-        let split = stats[head + s];
-        top = max(top, select(LOWEST, split.x, has_keys(split.y)));
-    }
-    var denominator = 0.0;
-    var sum = vec4<f32>(0.0);
-    for (var s = 0u; s < SPLITS; s++) {
-        let split = stats[head + s];
-        let weight = exp(split.x - top);
-        let part = weight * x[(head + s) * (HEAD_DIM / 4u) + word];
-        // The sums of a split without keys are uninitialised.
-        sum += select(vec4<f32>(0.0), part, has_keys(split.y));
-        denominator += weight * split.y;
-    }
-    return select(vec4<f32>(0.0), sum / denominator, 4u * quad < K);
+    let inside = 4u * quad < K;
+    return select(vec4<f32>(0.0), combined(vector, min(quad, K / 4u - 1u)), inside);
 }
 {% else %}
 

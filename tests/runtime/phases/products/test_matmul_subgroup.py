@@ -19,6 +19,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.products.fusion import AttentionSplits
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
     SubgroupTile,
@@ -75,7 +76,7 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
     ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_subgroup(ctx, weight, target, y, tile=TILES[tile], room=room(bench), label="t"),
+        *matmul_subgroup(ctx, [weight], target, y, tile=TILES[tile], room=room(bench), label="t"),
     ]
     bench.run(phases, rows)
     got = bench.download(y, rows, n)
@@ -97,6 +98,27 @@ def test_every_way_of_reading_weights_equals_the_reference(bench, rng, dtype, la
     check(bench, rng, dtype, layout, (35, 67, 136), "four teams")
 
 
+@pytest.mark.parametrize(("heads", "head_dim", "splits"), [(5, 48, 4), (8, 64, 1)])
+def test_the_splits_of_attention_are_combined_as_they_are_rounded(
+    bench, rng, heads, head_dim, splits
+) -> None:
+    rows, k = 9, heads * head_dim
+    parts = normal(rng, rows, heads, splits, head_dim)
+    scores, sums = (normal(rng, rows, heads, splits) for _ in range(2))
+    sums = np.abs(sums) + np.float32(0.1)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= (weights * sums).sum(-1, keepdims=True)
+    expected = (parts * weights[..., None]).sum(2).reshape(rows, k)
+    before = AttentionSplits(bench.upload(np.stack([scores, sums], -1)), splits, head_dim)
+    ctx, target = stating_matrices(bench, rows), buffers(bench, rows, k)
+    bench.run(half_rows(ctx, bench.upload(parts), target, before=before, label="t"), rows)
+    factors = bench.download(target.factors, target.rows)[:rows, None]
+    halves = bench.download(target.y, target.rows * target.k_padded // 2).view(np.float16)
+    halves = halves.reshape(target.rows, target.k_padded)[:rows]
+    assert not halves[:, k:].any()
+    assert relative_error(halves[:, :k].astype(np.float32) * factors, expected) < 1e-3
+
+
 def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
@@ -112,6 +134,35 @@ def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout
     check(bench, rng, dtype, layout, (9, 40, 252), tile)
 
 
+@pytest.mark.parametrize(
+    ("layout", "tile"), [(Layout.ROW, "inputs split"), (Layout.COLUMN, "four teams")]
+)
+def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> None:
+    rows, k, sizes = (
+        18,
+        256,
+        {"Q4_K": 40, "Q8_0" if layout is Layout.COLUMN else "F16": 35, "Q6_K": 65},
+    )
+    pairs = [stored_matrix(bench, rng, dtype, layout, (n, k)) for dtype, n in sizes.items()]
+    n = sum(sizes.values())
+    x, bias = normal(rng, rows, k), normal(rng, n)
+    ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
+    products = matmul_subgroup(
+        ctx,
+        [weight for weight, _ in pairs],
+        target,
+        y,
+        bias=bench.upload(bias),
+        tile=TILES[tile],
+        room=room(bench),
+        label="t",
+    )
+    assert len(products) == TILES[tile].splits
+    bench.run([*half_rows(ctx, bench.upload(x), target, label="t"), *products], rows)
+    expected = x.astype(np.float64) @ np.concatenate([values for _, values in pairs]).T + bias
+    assert relative_error(bench.download(y, rows, n), expected) < 1e-3
+
+
 @pytest.mark.parametrize(("tile", "n"), [("four teams", 70), ("inputs split", 72)])
 def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, tile, n) -> None:
     rows, k = 20, 72
@@ -122,7 +173,7 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, t
         *half_rows(ctx, bench.upload(x), target, label="t"),
         *matmul_subgroup(
             ctx,
-            weight,
+            [weight],
             target,
             y,
             bias=bench.upload(bias),
@@ -156,7 +207,7 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
     arena = DryRunArena(WITH_MATRICES)
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
-    chosen = choose_tile(ctx, weight)
+    chosen = choose_tile(ctx, [weight])
     assert (chosen.rows, chosen.outputs, chosen.step) == tile
 
 
@@ -173,7 +224,7 @@ def test_few_rows_of_columns_take_short_steps_shared_by_workgroups(rows, n, tile
     arena = DryRunArena(WITH_MATRICES)
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["Q4_K"], Layout.COLUMN, (n, 2048), "w")
-    chosen = choose_tile(ctx, weight)
+    chosen = choose_tile(ctx, [weight])
     assert chosen.step == 64
     assert (chosen.rows, chosen.outputs, chosen.splits) == tile
 
@@ -186,7 +237,7 @@ def test_few_outputs_of_many_inputs_are_shared_by_workgroups(rows, n, k, splits)
     arena = DryRunArena(WITH_MATRICES)
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
-    assert choose_tile(ctx, weight).splits == splits
+    assert choose_tile(ctx, [weight]).splits == splits
 
 
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
@@ -196,13 +247,18 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     y, factors = (arena.empty("x", size) for size in half_sizes(rows, k))
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
-    x, out = HalfRows(y, factors, rows, k), arena.empty("y", 4 * rows * n)
+    x, out = HalfRows(y, factors, rows, k), arena.empty("y", 8 * rows * n)
     room = partial(arena.empty, "sums")
-    (phase,) = matmul_subgroup(ctx, weight, x, out, room=room, label="t")
+    (phase,) = matmul_subgroup(ctx, [weight], x, out, room=room, label="t")
     small = TILES["inputs split"]
-    few, *_ = matmul_subgroup(ctx, weight, x, out, tile=small, room=room, label="t")
+    few, *_ = matmul_subgroup(ctx, [weight], x, out, tile=small, room=room, label="t")
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
+    )
+    other = allocate_weight(arena, DTYPES["Q4_K"], layout, (n, k), "other")
+    joined, *_ = matmul_subgroup(ctx, [weight, other], x, out, tile=small, room=room, label="t")
+    compiler.create_shader_module(
+        code=for_compiler(as_dispatch(joined).kernel.source, WgslCompiler.TINT)
     )
     source = for_compiler(as_dispatch(phase).kernel.source, WgslCompiler.TINT)
     assert "subgroupMatrixMultiplyAccumulate" in source
