@@ -1,6 +1,7 @@
 """Check exported checkpoints: compare the logits and token ids of llama.cpp and transformers.
 
     python benchmarks/check_gguf.py CHECKPOINT... --peer PATH [--text FILE] [--tokens 128]
+        [--quality gptq]
 
 Each checkpoint is converted to each of `--quantize` and exported twice: as safetensors in float32,
 which transformers loads, and as a GGUF file, which llama.cpp loads on the CPU. Both run the same
@@ -141,9 +142,10 @@ def relative_error(actual: F32, expected: F32) -> float:
 
 
 def check(
-    library: Any, checkpoint: Path, quantize: RecipeName, text: str, tokens: int
+    library: Any, checkpoint: Path, quantize: RecipeName, quality: str, text: str, tokens: int
 ) -> dict[str, Any]:
     """Convert and export one checkpoint, compare, and return its row of the table."""
+    import rdrr
     from rdrr_converter.convert import convert
     from rdrr_converter.export import export
     from rdrr_manifests.package import open_package
@@ -151,7 +153,7 @@ def check(
 
     with tempfile.TemporaryDirectory(prefix="rdrr-check-") as scratch:
         work = Path(scratch)
-        convert(checkpoint, work / "package", quantize=quantize)
+        rdrr.convert(checkpoint, work / "package", quantize=quantize, quality=quality)
         export(work / "package", work / "hf", dtype="f32")
         result = export(work / "package", work / "m.gguf", to="gguf")
         tokenizer = Tokenizer.from_file(str(work / "package" / "tokenizer.json"))
@@ -199,6 +201,7 @@ def main() -> None:
     parser.add_argument(
         "--quantize", default="f32,f16,q8_0,q4_k_m", help="quantizations, separated by commas"
     )
+    parser.add_argument("--quality", default="ref", help="--quality of the conversions")
     options = parser.parse_args()
     from peers.llama_cpp import LlamaCpp, unpacked
 
@@ -209,7 +212,7 @@ def main() -> None:
         rows = []
         for checkpoint in options.checkpoints:
             for quantize in options.quantize.split(","):
-                row = check(library, checkpoint, quantize, text, options.tokens)
+                row = check(library, checkpoint, quantize, options.quality, text, options.tokens)
                 rows.append(row)
                 print(
                     f"{row['checkpoint']:>16} {quantize:>7}: relative error of logits "
