@@ -167,7 +167,8 @@ class _Codes:
 
     def _grouped(self, rows: Tensor) -> Tensor:
         missing = -rows.shape[1] % GROUP
-        return torch.nn.functional.pad(rows, (0, missing)).unflatten(1, (-1, GROUP))
+        groups: Tensor = torch.nn.functional.pad(rows, (0, missing)).unflatten(1, (-1, GROUP))
+        return groups
 
 
 class _Training:
@@ -258,7 +259,7 @@ class _Training:
         leaves = {name: codes.values().requires_grad_() for name, codes in self._trained.items()}
         for part in windows.split(self._pass_texts):
             loss = self._divergence(part, leaves, differentiable=True)
-            (loss / windows.numel()).backward()  # type: ignore[no-untyped-call]
+            (loss / windows.numel()).backward()
         for name, codes in self._trained.items():
             gradient = leaves.pop(name).grad
             # No token of the windows was routed to an expert that has none.

@@ -135,7 +135,8 @@ class TextStack:
         run = self._begin(ids, 0)
         for op in self._graph.ops:
             self._compute(run, op)
-        return run.values[self._graph.ops[-1].out].unflatten(0, ids.shape)
+        logits: Tensor = run.values[self._graph.ops[-1].out].unflatten(0, ids.shape)
+        return logits
 
     def observe(self, run: ReferencePass, op: Op, observer: Observer) -> None:
         """Compute an op only to see which rows its weights multiply."""
