@@ -68,7 +68,8 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
             limits += [(f"{bits} bits", {"bits_per_weight": bits}) for bits in options.bits]
             for name, limit in limits:
                 for quality in options.quality:
-                    chosen = {**arguments, **limit, "quality": quality, "imatrix": matrix}
+                    how = {"quality": quality, "imatrix": matrix, "device": options.device}
+                    chosen = {**arguments, **limit, **how}
                     sized = rdrr.convert(options.checkpoint, folder / "a", overwrite=True, **chosen)
                     yield _row(layout, f"{name}, {quality}", sized, base, ids)
 
@@ -126,6 +127,7 @@ def main() -> int:
     parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
     parser.add_argument("--tokens", type=int, default=8000, help="tokens of the text to evaluate")
     parser.add_argument("--quality", nargs="*", default=["ref", "best"], help="such as best,gptq")
+    parser.add_argument("--device", default="cpu", help="device of the conversions, such as cuda")
     parser.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--bits", type=float, nargs="*", default=[], help="further sizes")
     options = parser.parse_args()

@@ -90,7 +90,9 @@ class Draft:
 Method = Callable[[Draft], str]
 """Replaces stored bytes of a draft, and returns a note for the user on what it has done."""
 
-_METHODS: Mapping[str, str] = MappingProxyType({"gptq": "rdrr._gptq:gptq"})
+_METHODS: Mapping[str, str] = MappingProxyType(
+    {"gptq": "rdrr._gptq:gptq", "distill": "rdrr._distill:distill"}
+)
 """The module and the function of each method, imported when it is asked for."""
 
 

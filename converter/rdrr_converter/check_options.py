@@ -70,7 +70,7 @@ def _check_limits(options: PackageOptions) -> None:
     if options.text is not None and not (is_measured or options.methods):
         raise UsageError(
             "`text` is only read where the sensitivity of the weights is measured",
-            expected="`size` or `bits_per_weight`, and no `imatrix`; or `quality` gptq",
+            expected="`size` or `bits_per_weight`, and no `imatrix`; or `quality` gptq or distill",
             found=f"`text` {options.text}",
         )
     if ways and options.profile == DOPPLER:

@@ -33,7 +33,7 @@ from rdrr_converter.recipes import (
     RowTail,
 )
 
-METHODS = ("gptq",)
+METHODS = ("gptq", "distill")
 """Ways of the option `quality` that run the model; `rdrr._refining` has a function for each."""
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -134,7 +134,8 @@ class PackageOptions:
         "ref",
         "ref: the same blocks as ggml, bit for bit. best: a longer search, for a smaller error at "
         "the same size. gptq: errors that compensate each other over the inputs of a matrix, by "
-        "what the model computes; alone or with best.",
+        "what the model computes. distill: codes trained until the model predicts what its source "
+        "does. All but ref can be joined.",
         choices=(*QUALITIES, *METHODS),
         several=True,
         metavar="WAY[,WAY]",
@@ -165,10 +166,10 @@ class PackageOptions:
     text: str | Path | None = option(
         None,
         "Text on which `size` and `bits_per_weight` measure how much each weight matters, without "
-        "an `imatrix`, and `quality` gptq what the model computes; never the one that the result "
-        "is judged on.",
+        "an `imatrix`, and `quality` gptq and distill what it computes; never the one that the "
+        "result is judged on.",
         metavar="FILE",
-        default_text="one that comes with the package; for gptq, the model's own texts",
+        default_text="one that comes with the package; for gptq and distill, the model's own texts",
     )
     plan: str | Path | None = option(
         None,

@@ -47,10 +47,17 @@ class TextStack:
         weights: Tensors by name, float32, in their logical shapes; each is read when it is needed.
         texts: Number of texts.
         context: Slots of a text.
+        differentiable: Whether gradients of the logits can be computed.
     """
 
     def __init__(
-        self, graph: Graph, weights: Mapping[str, Tensor], texts: int, context: int
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        texts: int,
+        context: int,
+        *,
+        differentiable: bool = False,
     ) -> None:
         def cache(layer: int) -> tuple[Tensor, Tensor]:
             empty = empty_cache(graph.caches[layer], context, torch.float32)
@@ -61,6 +68,7 @@ class TextStack:
             return torch.zeros(texts, *graph.states[number])
 
         self._graph, self._texts = graph, texts
+        self._differentiable = differentiable
         # With a default device of torch, the tables are there too.
         ropes = [torch.as_tensor(rope_table(spec, context)) for spec in graph.ropes]
         self._memory = ReferenceMemory(weights, ropes, {})
@@ -116,6 +124,20 @@ class TextStack:
             ids, at = torch.cat([ids, sampled], 1), ids.shape[1]
         return ids
 
+    def logits(self, ids: Tensor) -> Tensor:
+        """Return the logits after each token of all texts, [texts, rows, vocab].
+
+        Args:
+            ids: Token ids, int [texts, rows].
+        """
+        self._caches.clear()
+        self._states.clear()
+        run = self._begin(ids, 0)
+        for op in self._graph.ops:
+            self._compute(run, op)
+        logits: Tensor = run.values[self._graph.ops[-1].out].unflatten(0, ids.shape)
+        return logits
+
     def observe(self, run: ReferencePass, op: Op, observer: Observer) -> None:
         """Compute an op only to see which rows its weights multiply."""
         memory = replace(run.memory, observe=observer)
@@ -128,7 +150,8 @@ class TextStack:
         return ReferencePass(self._memory, ids.flatten(), base, positions, all_rows=True)
 
     def _compute(self, run: ReferencePass, op: Op) -> None:
-        with torch.no_grad(), limited_threads(len(run.ids) << 16):
+        grad = torch.set_grad_enabled(self._differentiable)
+        with grad, limited_threads(len(run.ids) << 16):
             parts = list(self._parts(run, op))
             computed = [self._compute_texts(run, op, part) for part in parts]
             run.values[op.out] = torch.cat(computed) if parts else compute(run, op)
@@ -138,7 +161,10 @@ class TextStack:
         if not isinstance(op, _OF_TEXTS):
             return
         count = 1
-        if isinstance(op, Attention):
+        if isinstance(op, Attention) and self._differentiable:
+            # A part of a cache that gradients need must not share its memory with other parts.
+            count = self._texts
+        elif isinstance(op, Attention):
             rows = len(run.ids) // self._texts
             count = max(1, SCORES // (op.heads * rows * (run.base + rows)))
         for first in range(0, self._texts, count):

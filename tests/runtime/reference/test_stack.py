@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rdrr
 import torch
-from rdrr_manifests.graph.ops import Head
+from rdrr_manifests.graph.ops import Head, Linear
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference import stack
 from rdrr_runtime.reference.forward import ReferenceModel
@@ -64,3 +64,34 @@ def test_sampled_tokens_follow_the_predictions_and_the_seed(tmp_path, rng, name)
     for text in ids:
         logits = ReferenceModel(graph, certain, ROWS).forward(text[:-1].tolist(), 0, all_rows=True)
         assert torch.equal(logits.argmax(1)[1:], text[2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("llama", 3), ("gemma3n_text", 3), ("qwen3_moe", 3), ("qwen3_next", 1), ("deepseek_v3", 1)],
+)
+def test_logits_and_gradients_are_those_of_each_text_alone(tmp_path, rng, name, texts):
+    graph, weights = graph_of(name, rng, tmp_path)
+    ids = torch.from_numpy(rng.integers(3, graph.vocab_size, (texts, ROWS)))
+    factors = torch.from_numpy(rng.normal(size=(texts, ROWS, graph.vocab_size)).astype(np.float32))
+    leaf = next(op.weight.name for op in graph.ops if isinstance(op, Linear))
+
+    def run(logits):
+        weights[leaf] = weights[leaf].detach().requires_grad_()
+        values = logits()
+        (values * factors).sum().backward()
+        return values.detach(), weights[leaf].grad
+
+    def alone():
+        models = [ReferenceModel(graph, weights, ROWS, differentiable=True) for _ in ids]
+        pairs = zip(models, ids, strict=True)
+        return torch.stack(
+            [model.forward(text.tolist(), 0, all_rows=True) for model, text in pairs]
+        )
+
+    def together():
+        return TextStack(graph, weights, texts, ROWS, differentiable=True).logits(ids)
+
+    for ours, reference in zip(run(together), run(alone), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-3)
+    assert not TextStack(graph, weights, texts, ROWS).logits(ids).requires_grad

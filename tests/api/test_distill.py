@@ -1,0 +1,179 @@
+"""`--quality distill`: blocks trained until the package predicts what its source does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr import _distill
+from rdrr._refining import Draft, refine
+from rdrr_converter.convert import convert
+from rdrr_format.codecs import CODECS
+from rdrr_format.errors import UsageError
+from rdrr_manifests.package import open_package
+from support.checkpoints import make_model, save_checkpoint
+from support.commands import EXAMPLE
+from support.encoders import make_encoder, save_encoder
+from support.tiny_models import ALL_MODELS
+
+LAYOUTS = {
+    "rows": {},
+    "transposed": {"transpose_weights": True, "fuse_gate_up": True},
+    "flat": {"q4k_layout": "flat"},
+}
+
+
+@pytest.fixture
+def short_training(monkeypatch, rng):
+    """A training of a second: random tokens, and few steps, each of which moves a code further."""
+    ids = torch.from_numpy(rng.integers(3, 96, (64, 32)))
+    monkeypatch.setattr(_distill, "calibration_windows", lambda *_: ids)
+    for name, value in {"STEPS": 12, "CHECKS": 2, "HELD_OUT": 8, "RATE": 0.01, "WARMUP": 2}.items():
+        monkeypatch.setattr(_distill, name, value)
+
+
+def draft_of(name, rng, folder, **options):
+    """A draft of a tiny random model."""
+    tiny = next((model for model in ALL_MODELS if model.model_type == name), None)
+    if tiny is None:
+        save_encoder(make_encoder(name, rng), folder / "source")
+    else:
+        save_checkpoint(make_model(tiny, rng), folder / "source", dtype="float32")
+    convert(folder / "source", folder / "plain", quantize="f32")
+    convert(folder / "source", folder / "unrefined", **options)
+    return Draft(folder / "plain", folder / "unrefined", folder / "encoded")
+
+
+def divergences(note):
+    """Return the divergences on held-out windows before and after, as the note states them."""
+    words = note.split("windows ")[1].split()
+    return float(words[0]), float(words[-2])
+
+
+def without_codes(tensor, stored):
+    """Return the blocks of a tensor with all codes zero."""
+    codec = CODECS[tensor.parsed_dtype().name]
+    blocks = stored.reshape(-1, codec.dtype.block_bytes)
+    return codec.recoder(blocks, np.zeros((len(blocks), codec.dtype.block_elements), np.uint8))
+
+
+@pytest.mark.usefixtures("short_training")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
+    tmp_path, rng, layout
+):
+    draft = draft_of("llama", rng, tmp_path, **LAYOUTS[layout])
+    encoded = refine(draft, ["distill"])
+    before, after = divergences(encoded.notes[0])
+    assert after < 0.95 * before
+    changed = [path.name for path in encoded.folder.iterdir()]
+    assert any("embed" in name for name in changed)
+    for name in changed:
+        tensor, old, new = draft.package.tensor(name), draft.package.read(name), draft.stored(name)
+        assert not np.array_equal(old, new), name
+        assert np.array_equal(without_codes(tensor, old), without_codes(tensor, new)), name
+
+
+@pytest.mark.usefixtures("short_training")
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
+    monkeypatch.setattr(_distill, "STEPS", 4)
+    monkeypatch.setattr(_distill, "RATE", 0.004)
+    draft = draft_of(name, rng, tmp_path)
+    encoded = refine(draft, ["distill"])
+    before, after = divergences(encoded.notes[0])
+    assert after < before
+    assert any(".experts." in path.name for path in encoded.folder.iterdir())
+
+
+@pytest.mark.usefixtures("short_training")
+def test_the_same_bytes_come_again(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(_distill, "STEPS", 4)
+    draft = draft_of("llama", rng, tmp_path)
+    again = Draft(draft.plain, draft.unrefined, tmp_path / "again")
+    assert refine(draft, ["distill"]).notes == refine(again, ["distill"]).notes
+    for path in draft.folder.iterdir():
+        assert path.read_bytes() == (again.folder / path.name).read_bytes(), path.name
+
+
+@pytest.mark.usefixtures("short_training")
+def test_blocks_stay_where_training_gains_nothing(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(_distill, "RATE", 5.0)
+    encoded = refine(draft_of("llama", rng, tmp_path), ["distill"])
+    before, after = divergences(encoded.notes[0])
+    assert before == after
+    assert "nothing gained" in encoded.notes[0]
+    assert list(encoded.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("quantize", "layout"),
+    [("q4_k_m", "flat"), ("q5_k_m", "transposed"), ("q6_k", "rows"), ("q8_0", "rows")],
+)
+def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize, layout):
+    draft = draft_of("llama", rng, tmp_path, quantize=quantize, **LAYOUTS[layout])
+    draft.folder.mkdir()
+    name = draft.package.graph.ops[-1].weight.name
+    # A method before may have moved codes by several steps.
+    stored = draft.stored(name)
+    codec = CODECS[draft.package.tensor(name).parsed_dtype().name]
+    blocks = stored.reshape(-1, codec.dtype.block_bytes)
+    moved = rng.integers(0, codec.levels, (len(blocks), codec.dtype.block_elements), np.uint8)
+    draft.replace(name, codec.recoder(blocks, moved))
+    codes = _distill._Codes(draft, name)
+    values = codes.values().numpy()
+    assert np.abs(values - draft.values(name)).max() <= 1e-6 * np.abs(values).max()
+    if codes._geometry.padding == 0:
+        assert np.array_equal(codes.stored().reshape(-1), draft.stored(name))
+
+
+@pytest.mark.usefixtures("short_training")
+def test_a_package_without_blocks_is_left_as_it_is(tmp_path, rng):
+    encoded = refine(draft_of("llama", rng, tmp_path, quantize="f16"), ["distill"])
+    assert list(encoded.folder.iterdir()) == []
+    assert "no matrix" in encoded.notes[0]
+
+
+def test_a_model_that_predicts_no_tokens_is_refused(tmp_path, rng):
+    with pytest.raises(UsageError, match="distill compares predictions of tokens"):
+        refine(draft_of("bert", rng, tmp_path), ["distill"])
+
+
+def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(_distill, "_memory", lambda _: 1000)
+    with pytest.raises(UsageError, match=r"do not fit.*bytes of memory on cpu, found 1,000"):
+        refine(draft_of("llama", rng, tmp_path), ["distill"])
+
+
+def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monkeypatch):
+    draft = draft_of("llama", rng, tmp_path)
+    monkeypatch.setattr(_distill, "STEPS", 1)
+    for windows in (2, 1):
+        ids = torch.from_numpy(rng.integers(3, 96, (windows, 16)))
+        monkeypatch.setattr(_distill, "calibration_windows", lambda *_, ids=ids: ids)
+        training = Draft(draft.plain, draft.unrefined, tmp_path / str(windows))
+        if windows == 2:
+            assert "16 tokens" in refine(training, ["distill"]).notes[0]
+    with pytest.raises(UsageError, match=r"too short.*expected at least 32 tokens, found 16"):
+        refine(training, ["distill"])
+
+
+def test_a_conversion_stores_the_trained_blocks_and_says_so(tmp_path, monkeypatch):
+    for name, value in {"WINDOWS": 6, "STEPS": 2, "CHECKS": 1, "RATE": 0.01}.items():
+        monkeypatch.setattr(_distill, name, value)
+    monkeypatch.setattr("rdrr._calibration.WINDOW", 24)
+    plain = convert(EXAMPLE, tmp_path / "plain")
+    result = rdrr.convert(EXAMPLE, tmp_path / "out", quality="distill")
+    before, after = open_package(tmp_path / "plain"), open_package(tmp_path / "out")
+    assert after.manifest.conversion.options["quality"] == "distill"
+    assert result.total_size == plain.total_size
+    note = next(note for note in result.notes if "distill" in note)
+    assert "72 tokens that the model wrote" in note
+    changed = [
+        tensor.name
+        for tensor in plain.tensors
+        if not np.array_equal(before.read(tensor.name), after.read(tensor.name))
+    ]
+    assert bool(changed) != ("nothing gained" in note)
+    assert all("norm" not in name for name in changed)
