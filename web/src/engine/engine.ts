@@ -1,35 +1,16 @@
 import { RdrrError } from '../errors.js';
 import { readText } from '../load/source.js';
-import type { Recorded, TokenLogprob } from '../sampling/logprobs.js';
 import { freshSeed } from '../sampling/words.js';
 import { hiddenStates } from '../sequence/hidden.js';
 import { Course, Sequence, type Generation, type Group } from '../sequence/sequence.js';
-import { Grammars, openText, type Answer, type Constraint, type Text, type TextFiles } from '../text/index.js';
+import { openText, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { grownModel, openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
-import {
-  checkRequest,
-  inputsOf,
-  keptOf,
-  samplingOf,
-  schemaOf,
-  stopsOf,
-  tokensOf,
-  topOf,
-  type AnyEvent,
-  type AnyRequest,
-  type AnyTextRequest,
-  type EmbeddingRequest,
-  type VectorEvent,
-  type Logprob,
-  type TokenEntry,
-  type TextEvent,
-  type TextRequest,
-} from './requests.js';
+import { checkRequest, inputsOf, type AnyEvent, type AnyRequest, type EmbeddingRequest, type VectorEvent } from './requests.js';
 import { restored, saved, type Session } from './session.js';
 import { surveyOf, type Survey } from './survey.js';
-import { Timing } from './timing.js';
+import { Texts } from './texts.js';
 
 const REOPENED = 2; // most times that a device is opened again in a call
 const NOTICE = 200; // milliseconds in which a device that fails must say that it was lost
@@ -72,9 +53,8 @@ export class Engine extends Answers {
 
   /** Resolves with the reason when the device was lost and could not be opened again. */
   readonly lost: Promise<string>;
-  private readonly text: Text | null;
+  private readonly texts: Texts;
   private sequence: Sequence;
-  private grammars: Promise<Grammars> | null = null;
   private state: 'open' | 'lost' | 'closed' = 'open';
   private last: Promise<unknown> = Promise.resolve();
   private lostFor!: (reason: string) => void;
@@ -90,7 +70,8 @@ export class Engine extends Answers {
       (request, call) => this.run(request, call),
     );
     const { manifest, player } = opened;
-    this.text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
+    const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
+    this.texts = new Texts(text, player.program, options.grammar, (prompt, generation) => this.continued(prompt, generation));
     this.lost = new Promise((resolve) => (this.lostFor = resolve));
     this.sequence = this.newSequence();
     this.watch();
@@ -107,8 +88,8 @@ export class Engine extends Answers {
       id: this.source.index.model,
       context: player.context,
       vocabulary: player.program.vocabulary,
-      chat: Boolean(this.text?.chat),
-      text: Boolean(this.text),
+      chat: Boolean(this.texts.text?.chat),
+      text: Boolean(this.texts.text),
       generates: player.program.passes.length > 0,
       embeds: Boolean(player.program.hidden && this.opened.manifest.embedding),
       size: this.source.index.size,
@@ -121,11 +102,11 @@ export class Engine extends Answers {
 
   /** Return the ids of a text, as a completion would have them. */
   encode(text: string): number[] {
-    return this.requireText().encode(text);
+    return this.texts.requireText().encode(text);
   }
 
   decode(ids: readonly number[]): string {
-    return this.requireText().decode(ids);
+    return this.texts.requireText().decode(ids);
   }
 
   /** Yield the parts of the texts of a request, or its embeddings, when the requests before it have ended. */
@@ -134,7 +115,7 @@ export class Engine extends Answers {
     const done = await this.turn(signal);
     try {
       if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
-      else yield* this.texts(given, signal);
+      else yield* this.texts.of(given, signal);
     } finally {
       done();
     }
@@ -194,9 +175,9 @@ export class Engine extends Answers {
     const prompt = pooling.prompt(prompt_name);
     const texts = inputsOf(input).map((text) => {
       if (typeof text !== 'string') return text;
-      return this.requireText().encodeWithin(prompt + text, truncate ? player.context : Infinity);
+      return this.texts.requireText().encodeWithin(prompt + text, truncate ? player.context : Infinity);
     });
-    const skipped = prompt && pooling.leavesOutPrompt ? Math.max(0, this.encode(prompt).length - this.text!.suffix) : 0;
+    const skipped = prompt && pooling.leavesOutPrompt ? Math.max(0, this.encode(prompt).length - this.texts.requireText().suffix) : 0;
     const order = [...texts.keys()].sort((one, other) => texts[other]!.length - texts[one]!.length);
     const { width } = player.program.hidden;
     for await (const rows of this.hidden(order.map((index) => texts[index]!), signal)) {
@@ -204,103 +185,6 @@ export class Engine extends Answers {
       const vector = shortened(pooling.pool(rows, width, skipped), dimensions);
       yield { index, vector, tokens: texts[index]!.length };
     }
-  }
-
-  private async *texts(given: AnyTextRequest, signal?: AbortSignal): AsyncGenerator<TextEvent> {
-    const { request } = given;
-    if (!this.model.generates) throw new RdrrError('usage', 'the package generates no text; use embeddings');
-    const [prompt, ends] = this.prompt(given);
-    const copies = request.n ?? 1;
-    const timing = new Timing(prompt.length);
-    const common = { max_tokens: tokensOf(given), logprobs: topOf(given), context_shift: keptOf(request), signal };
-    for (let index = 0; index < copies; index += 1) {
-      const constraint = await this.constraint(request);
-      const begun = (reused: number): void => timing.begun(reused);
-      try {
-        const parts = this.textOf(given, prompt, ends, timing, { ...samplingOf(request, index), ...common, constraint, begun });
-        for await (const part of parts) yield { index, ...part, ...(part.finish && index === copies - 1 && { usage: timing.usage }) };
-      } finally {
-        constraint?.close();
-      }
-    }
-  }
-
-  /** Yield the parts of a text, the last of which says how it ended. */
-  private async *textOf(
-    given: AnyTextRequest,
-    prompt: readonly number[],
-    ends: ReadonlySet<number>,
-    timing: Timing,
-    options: Generation,
-  ): AsyncGenerator<Omit<TextEvent, 'index'>> {
-    const answer = this.answerTo(given, prompt);
-    const stream = this.text?.stream(prompt, stopsOf(given.request), answer ? this.text.chat!.shows : undefined) ?? null;
-    let ended = false;
-    timing.start();
-    for await (const { ids, recorded } of this.continued(prompt, options)) {
-      const at = ids.findIndex((id) => ends.has(id));
-      const some = at < 0 ? ids : ids.slice(0, at + 1);
-      timing.count(some.length);
-      const text = stream?.push(some) ?? '';
-      ended = at >= 0 || Boolean(stream?.stopped);
-      const logprobs = recorded && this.named(recorded.slice(0, some.length));
-      yield { text, ids: some, finish: null, ...(answer && { deltas: answer.push(text) }), ...(logprobs && { logprobs }) };
-      if (ended) break;
-    }
-    timing.end();
-    const text = stream?.end() ?? '';
-    const deltas = answer ? [...answer.push(text), ...answer.end()] : [];
-    const finish = answer?.hasCalls ? 'tool_calls' : ended ? 'stop' : 'length';
-    yield { text, ids: [], finish, ...(answer && { deltas }) };
-  }
-
-  /** Return what a request's schema lets follow; undefined if its texts are free. */
-  private async constraint(request: TextRequest): Promise<Constraint | undefined> {
-    const schema = schemaOf(request);
-    if (!schema) return undefined;
-    const { grammar } = this.options;
-    if (!grammar) throw new RdrrError('usage', 'response_format: give the engine `grammar`, the URL of the script of @mlc-ai/web-xgrammar');
-    const { vocabulary, ends } = this.opened.player.program;
-    const text = this.requireText();
-    this.grammars ??= Grammars.open(grammar, text.vocabulary, vocabulary, [...ends, ...(text.chat?.ends ?? [])]);
-    this.grammars.catch(() => (this.grammars = null));
-    return (await this.grammars).constraint(schema);
-  }
-
-  /** Return log-probabilities with the texts of their tokens. */
-  private named(recorded: readonly Recorded[]): Logprob[] {
-    const text = this.requireText();
-    const entry = ({ id, logprob }: TokenLogprob): TokenEntry => {
-      const token = text.decode([id]);
-      return { token, logprob, bytes: [...new TextEncoder().encode(token)] };
-    };
-    return recorded.map(({ top, ...token }) => ({ ...entry(token), top_logprobs: top.map(entry) }));
-  }
-
-  /** Return what reads the answer to a chat: its content, reasoning and calls of tools. */
-  private answerTo(given: AnyTextRequest, prompt: readonly number[]): Answer | null {
-    if (given.kind === 'completion') return null;
-    const { tools, tool_choice } = given.request;
-    return this.requireText().chat!.answer(prompt, tool_choice === 'none' ? [] : tools);
-  }
-
-  /** Return the ids of a request's prompt, and those that end its texts. */
-  private prompt(given: AnyTextRequest): [number[], Set<number>] {
-    const { ends } = this.opened.player.program;
-    if (given.kind === 'completion') {
-      const { prompt } = given.request;
-      return [typeof prompt === 'string' ? this.encode(prompt) : [...prompt], new Set(ends)];
-    }
-    const { chat } = this.requireText();
-    if (!chat) throw new RdrrError('usage', 'the package has no chat template; use completions');
-    const { messages, tools, tool_choice, chat_template_kwargs: variables } = given.request;
-    const calls = tools && tool_choice !== 'none' ? { tools } : {};
-    return [chat.encode(messages, { ...calls, ...(variables && { variables }) }), new Set([...ends, ...chat.ends])];
-  }
-
-  private requireText(): Text {
-    if (this.text) return this.text;
-    throw new RdrrError('usage', 'the package has no tokenizer: give token ids as the prompt');
   }
 
   /** Yield ids that continue a prompt; when the device is lost, on another one from where they were. */
