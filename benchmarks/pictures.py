@@ -40,9 +40,10 @@ DIGITS = (
 )
 """The digits in 5 rows of 3 points."""
 
-GLYPHS = (*SHAPES, *map(str, range(10)))
+GLYPHS = (*SHAPES, "1", "3", "4", "7")
+"""What is in pictures: the shapes, and the digits that are most easily told apart."""
 
-SIZES = ((48, 48), (48, 64), (64, 48), (64, 64))
+SIZES = ((48, 48), (48, 64), (64, 48))
 """Heights and widths of pictures."""
 
 

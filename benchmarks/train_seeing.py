@@ -1,6 +1,6 @@
 """Train a small Qwen3-VL that says what it sees in pictures, and write it as a checkpoint.
 
-    python benchmarks/train_seeing.py OUT [--steps 2000] [--seed 0] [--device cpu] [--workers 1]
+    python benchmarks/train_seeing.py OUT [--start CHECKPOINT] [--steps 2000] [--seed 0]
 
 The pictures are those of `pictures.py`, new ones in each step; the loss is that of the words after
 a fixed question. The checkpoint has everything that a published one has: configuration, tokenizer
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pictures import COLORS, COLUMNS, GLYPHS, ROWS, SIZES, Picture, picture
+from pictures import COLORS, COLUMNS, ROWS, SHAPES, SIZES, Picture, picture
 from torch import Tensor
 
 PATCH, MERGE, FRAMES = 8, 2, 2
@@ -67,7 +67,7 @@ def tokenizer() -> Any:
         special_tokens=[*SPECIAL, *VISION],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    said = [*COLORS, *(f" {word}" for word in (*GLYPHS, *ROWS, *COLUMNS))]
+    said = [*COLORS, *(f" {word}" for word in (*SHAPES, *map(str, range(10)), *ROWS, *COLUMNS))]
     words.train_from_iterator([*said, "user", "assistant", QUESTION], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=words,
@@ -128,6 +128,11 @@ def new_model(words: Any) -> Any:
         if parameter.ndim > 1:  # the usual deviation of 0.02 is that of models of other widths
             fan = parameter[0].numel()
             torch.nn.init.normal_(parameter, std=0.7 * fan**-0.5)
+    return model
+
+
+def at_once(model: Any) -> Any:
+    """Return a model whose tower attends within all pictures of a step at once."""
     for block in model.model.visual.blocks:
         block.attn.forward = partial(attend, block.attn)
     return model
@@ -313,13 +318,17 @@ def main() -> None:
     add("out", type=Path)
     add("--steps", type=int, default=2000)
     add("--seed", type=int, default=0)
+    add("--start", type=Path, help="a checkpoint of an earlier run to begin with")
     add("--device", default="cpu")
     add("--workers", type=int, default=1, help="processes that draw")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     check_patches(np.random.default_rng(options.seed))
     words = tokenizer()
-    model = new_model(words).to(options.device)
+    model = new_model(words)
+    if options.start is not None:
+        model = type(model).from_pretrained(options.start, dtype=torch.float32)
+    model = at_once(model).to(options.device)
     batches, keys = Batches(words, model, options.device), range(options.steps + TESTED)
     with get_context("spawn").Pool(options.workers) as pool:
         steps = ahead(pool, [(options.seed, step) for step in keys])
