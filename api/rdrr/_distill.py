@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -81,6 +82,8 @@ def _memory(device: str) -> int:
     """Return the bytes of memory of a device of torch."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
+    if not hasattr(os, "sysconf"):  # Windows, which does not say it to Python
+        return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -28,7 +28,7 @@ from rdrr._calibration import calibration_windows
 from rdrr._refining import F32, Bytes, Draft
 
 HELD_OUT = 4
-"""One of so many rows is held out, to see whether the compensation helps beyond the others."""
+"""One row of this many is held out, to see whether the compensation helps beyond the others."""
 
 MOMENTS = 1 << 30
 """Bytes of the moments of experts that are gathered at once."""

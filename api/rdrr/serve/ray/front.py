@@ -33,6 +33,8 @@ class Arguments(BaseModel):
         gpus: GPUs of a replica, which Ray reserves; a part of one for replicas that share it.
         load: Options of loading, by the names of `rdrr.LoadOptions`.
         api_key_file: File with the key that clients must send.
+
+    The others are those of `ServeOptions`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +47,7 @@ class Arguments(BaseModel):
     queue: int = Field(64, ge=0)
     template: str | None = None
     timeout: float | None = Field(None, gt=0)
+    allow_remote_images: bool = False
     load: dict[str, Any] = {}
     api_key_file: Path | None = None
 
@@ -65,6 +68,7 @@ def app(fields: Mapping[str, Any]) -> serve.Application:
         queue=arguments.queue,
         template=arguments.template,
         timeout=arguments.timeout,
+        allow_remote_images=arguments.allow_remote_images,
     )
     key = None if arguments.api_key_file is None else key_in(arguments.api_key_file)
     served = Served(
