@@ -75,8 +75,11 @@ def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
         assert np.array_equal(without_codes(tensor, old), without_codes(tensor, new)), name
 
 
+LATENT = pytest.param("deepseek_v3", marks=pytest.mark.thorough)
+
+
 @pytest.mark.usefixtures("short_training")
-@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", LATENT])
 def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
     monkeypatch.setattr(_distill, "STEPS", 4)
     monkeypatch.setattr(_distill, "RATE", 0.004)

@@ -139,13 +139,13 @@ def test_a_browser_gets_the_sha256_of_shards_that_have_another_hash(package, dev
 
 def test_a_tokenizer_that_browsers_read_differently_is_refused_by_its_step(package, device):
     change_manifest(package, tokenizer={"type": "bundled", "file": "tokenizer.json"})
-    for kind in ("Strip", "NFC"):
+    for kind in ("Nmt", "NFC"):
         content = tiny.content(tiny.byte_level(normalizer={"type": kind}))
         (package / "tokenizer.json").write_bytes(content)
         if kind == "NFC":
             assert rdrr.web(package, targets=[device]).programs
         else:
-            with pytest.raises(FormatError, match="the normalizer Strip"):
+            with pytest.raises(FormatError, match="the normalizer Nmt"):
                 rdrr.web(package, targets=[device])
 
 

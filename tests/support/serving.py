@@ -31,7 +31,7 @@ class Running:
     """
 
     port: int
-    worker: Worker | ScriptedWorker
+    worker: Worker | ScriptedWorker | None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -10,11 +11,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import openai
 import pytest
 import rdrr
 from rdrr.serve.responses import replica_of
+from support.serving import Running
 
 serve = pytest.importorskip("ray.serve", reason="the extra serve-ray is not installed")
 
@@ -81,12 +82,18 @@ def test_a_stored_response_is_continued_and_read_where_it_is_kept(client):
 
 
 def test_errors_have_the_form_of_the_interface(address):
-    assert httpx.get(f"{address}/v1/nothing").json()["error"]["type"] == "invalid_request_error"
-    large = httpx.post(f"{address}/v1/completions", content=b" " * (5 << 20))
-    assert (large.status_code, "larger" in large.json()["error"]["message"]) == (413, True)
-    wrong = httpx.post(f"{address}/v1/messages", json={"model": 3})
-    assert (wrong.status_code, wrong.json()["type"]) == (400, "error")
-    assert httpx.get(f"{address}/health?generate=1").json() == {"status": "ok"}
+    server = Running(int(address.rpartition(":")[2]), None)
+
+    def ask(*request, **headers) -> tuple[int, dict]:
+        status, body = server.ask(*request, **headers)
+        return status, json.loads(body)
+
+    assert ask("GET", "/v1/nothing")[1]["error"]["type"] == "invalid_request_error"
+    status, large = ask("POST", "/v1/completions", b" " * (5 << 20))
+    assert (status, "larger" in large["error"]["message"]) == (413, True)
+    status, wrong = ask("POST", "/v1/messages", b'{"model": 3}')
+    assert (status, wrong["type"]) == (400, "error")
+    assert ask("GET", "/health?generate=1") == (200, {"status": "ok"})
 
 
 def kill(name: str) -> None:
