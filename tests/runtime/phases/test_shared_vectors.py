@@ -20,6 +20,7 @@ from rdrr_runtime.compile.choice.hints import Policy, resolve
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.rows.inject import inject
 from rdrr_runtime.phases.rows.interpolate import interpolate
+from rdrr_runtime.phases.rows.limit import limit
 from rdrr_runtime.phases.rows.mean_rows import MeanForm, mean_rows
 from rdrr_runtime.phases.states.delta_rule import DeltaSpec
 from rdrr_runtime.phases.states.delta_step import StepOperands, StepSpec, delta_step
@@ -119,6 +120,7 @@ def kernels_of_features(bench: Bench) -> Iterator[Kernel]:
         *inject(ctx, x, x, width=64, first=9, adds=True, label="t"),
         *inject(ctx, x, x, width=64, first=9, adds=False, label="t"),
         *mean_rows(ctx, x, x, x, MeanForm(64), "t"),
+        *limit(ctx, x, x, x, width=64, first=0, label="t"),
     )
     yield from (as_dispatch(phase).kernel for phase in phases)
 
