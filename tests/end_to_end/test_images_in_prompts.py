@@ -312,10 +312,10 @@ def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
 def test_an_image_of_other_rows_and_columns_gives_other_logits(seeing, backend):
     image, text = seeing.image(6, 10), seeing.text(4)
     if isinstance(seeing, SeeingTiles | SeeingGemma):
-        turned = ImagePatches(image.patches[::-1].copy(), image.grid)
+        swapped = ImagePatches(image.patches[::-1].copy(), image.grid)
     else:
-        turned = ImagePatches(image.patches, (1, 10, 6))
-    ids = seeing.ids(backend.images, [text, turned, text])
+        swapped = ImagePatches(image.patches, (1, 10, 6))
+    ids = seeing.ids(backend.images, [text, swapped, text])
     expected = seeing.expected([text, image, text])[-1]
     assert relative_error(backend.logits(ids, 0)[0], expected) > 10 * tolerance(backend)
 

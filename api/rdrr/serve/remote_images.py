@@ -127,7 +127,7 @@ class RemoteImages:
                     content = _content(response, where)
             finally:
                 timer.cancel()
-        self._seconds()  # a connection that was ended seems to have told everything
+        self._seconds()  # a connection that was cut looks like one that has ended
         return content
 
     def _connected(self, addresses: list[str], port: int) -> socket.socket:

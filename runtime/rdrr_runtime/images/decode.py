@@ -52,14 +52,19 @@ def read_image(content: bytes, where: object = None) -> Image:
         GenerationError: The file is no image of a known format, is damaged, or is too large.
         UsageError: Pillow is not installed.
     """
-    import_extra("PIL", "images", "an image in a prompt", where=where)
-    if len(content) > MAX_BYTES:
-        raise _refused("the file is too large", where, f"at most {MAX_BYTES} bytes", len(content))
+    _check_content(content, where)
     with _decoding(where):
         image = _opened(content, where)
         image.load()
         _check_size(image.size, where)
         return _upright(_as_rgb(image), _orientation(image))
+
+
+def _check_content(content: bytes, where: object) -> None:
+    """Check, before a file is decoded, that it can be."""
+    import_extra("PIL", "images", "an image in a prompt", where=where)
+    if len(content) > MAX_BYTES:
+        raise _refused("the file is too large", where, f"at most {MAX_BYTES} bytes", len(content))
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,7 @@ def read_animation(content: bytes, max_frames: int, where: object = None) -> Ani
         GenerationError: The file is no image of a known format, is damaged, or is too large.
         UsageError: Pillow is not installed.
     """
-    import_extra("PIL", "images", "an image in a prompt", where=where)
-    if len(content) > MAX_BYTES:
-        raise _refused("the file is too large", where, f"at most {MAX_BYTES} bytes", len(content))
+    _check_content(content, where)
     image = _opened(content, where)
     with _decoding(where):
         count = int(getattr(image, "n_frames", 1))

@@ -139,7 +139,7 @@ class SeenImages:
         return PromptIds(ids, [image for _, _, image, _ in self.runs(ids)])
 
     def forget(self, most: int = MOST_BYTES) -> None:
-        """Forget images until the features of the others take at most so many bytes.
+        """Forget images until the features of the others take at most `most` bytes.
 
         Those that were not used for longest are forgotten first. What a prompt holds is forgotten
         with it.

@@ -156,8 +156,8 @@ def test_an_image_becomes_the_embeddings_that_it_becomes_in_gemma_4_of_transform
 
 def test_rows_and_columns_of_gemma_4_are_told_apart(of_gemma4):
     image = patches_of_gemma4(of_gemma4.rng, 6, 9)
-    turned = ImagePatches(image.patches, (1, 9, 6))
-    features = CpuTower(of_gemma4.packages["f32"]).encode(turned)
+    swapped = ImagePatches(image.patches, (1, 9, 6))
+    features = CpuTower(of_gemma4.packages["f32"]).encode(swapped)
     assert relative_error(features.embeddings, of_gemma4.expected(image)) > HALF
 
 

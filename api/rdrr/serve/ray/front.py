@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,8 @@ def app(fields: Mapping[str, Any]) -> serve.Application:
         UsageError: The key cannot be read.
     """
     arguments = Arguments.model_validate(fields)
-    options = ServeOptions(
-        slots=arguments.slots,
-        queue=arguments.queue,
-        template=arguments.template,
-        timeout=arguments.timeout,
-        allow_remote_images=arguments.allow_remote_images,
-    )
+    shared = {field.name for field in dataclasses.fields(ServeOptions)}
+    options = ServeOptions(**arguments.model_dump(include=shared))
     key = None if arguments.api_key_file is None else key_in(arguments.api_key_file)
     served = Served(
         packages=tuple(arguments.model.split(",")), load=arguments.load, options=options, key=key

@@ -328,7 +328,7 @@ def matmul_subgroup(
         bias: f32, one for each output of all matrices.
         accumulate: Add to y instead of replacing it.
         tile: Tile to use instead of the tuned or default one.
-        room: Returns a buffer of so many bytes, for the sums of splits.
+        room: Returns a buffer of a given size in bytes, for the sums of splits.
         label: Name of the layer, for messages and profiles.
 
     Raises:
