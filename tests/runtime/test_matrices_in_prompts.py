@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rdrr_device.capabilities import DEFAULT_LIMITS, Capabilities, MatrixShape
 from rdrr_device.device import Device
@@ -22,7 +23,7 @@ from rdrr_runtime.compile.pass_spec import (
 from rdrr_runtime.exec.plan import dry_run_plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from support.comparison import relative_error
+from support.comparison import relative_error, rounding_backend
 from support.lowered import MATRIX_SHAPES, WITH_MATRICES
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
@@ -54,7 +55,11 @@ def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, package, rng)
     finally:
         backend.close()
     assert any(kernel.startswith("matmul_subgroup") for kernel in kernels)
-    assert relative_error(got, CpuBackend(package, context=CONTEXT).logits(ids, 0)) < 1e-3
+    exact = CpuBackend(package, context=CONTEXT).logits(ids, 0)
+    halves = rounding_backend(package, CONTEXT, lambda rows: rows.astype(np.float16))
+    # Some random models enlarge what their inputs lose; weights and attention are rounded, too.
+    by_rounding = relative_error(halves.logits(ids, 0), exact)
+    assert relative_error(got, exact) < 1e-3 + 2 * by_rounding
 
 
 def product_kernels(

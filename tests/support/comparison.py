@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,23 @@ def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
-def rounding_backend(package: Package, context: int) -> CpuBackend:
-    """Return the reference with the inputs of products rounded to int8, 32 with a scale.
+def rounding_backend(
+    package: Package, context: int, rounded: Callable[[F32], npt.NDArray[Any]] = in_int8
+) -> CpuBackend:
+    """Return the reference with the inputs of products rounded.
 
     Some models enlarge the rounding until no bound on the error of exact logits tells it from a
-    fault; kernels in int8 round as this reference does, whatever the model makes of it.
+    fault; kernels round as this reference does, whatever the model makes of it.
+
+    Args:
+        package: The package whose logits are compared.
+        context: Positions of the cache.
+        rounded: What becomes of the inputs of a product, int8 with a scale for 32 by default.
     """
 
     def round_in_place(_: object, rows: Any) -> None:
         values = rows.numpy()  # shares the memory of the tensor
-        values[...] = in_int8(values)
+        values[...] = rounded(values)
 
     return CpuBackend(package, context=context, observe=round_in_place)
 
