@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -18,12 +18,18 @@ from rdrr_format.misuse import explained
 from rdrr_format.stores import LocalStore, replace_file, store_errors
 
 from rdrr._backends import resolve_hints
-from rdrr._web_refusals import check_loads, check_serves, refuse_package
+from rdrr._web_refusals import (
+    check_loads,
+    check_serves,
+    refuse_package,
+    unseen_in_browsers,
+)
 
 if TYPE_CHECKING:
     from rdrr_device.capabilities import Capabilities
     from rdrr_manifests.locate import Location
     from rdrr_manifests.package import Package
+    from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.program.schema import Program
 
     from rdrr._load_options import KvDtype
@@ -66,12 +72,14 @@ class WebFiles:
         directory: The folder that was written.
         package: URL of the package, relative to that folder where it is a path.
         programs: The programs, the best first.
+        towers: The programs of the vision tower, likewise; none if browsers see no images.
         page: Names and bytes, compressed by gzip, of the files of the page.
     """
 
     directory: Path
     package: str
     programs: tuple[WebProgram, ...]
+    towers: tuple[WebProgram, ...]
     page: Mapping[str, int]
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,6 +88,7 @@ class WebFiles:
             "directory": str(self.directory),
             "package": self.package,
             "programs": [asdict(program) for program in self.programs],
+            "towers": [asdict(program) for program in self.towers],
             "page": dict(self.page),
         }
 
@@ -127,27 +136,34 @@ def web(
     location = locate(path, follow_links=follow_links)
     folder = _directory(path, location, directory)
     content = location.read_manifest()
-    planned = _programs(
-        package,
-        _described(targets),
-        hints=kernel_hints or {},
-        most_context=max_context,
-        kv_dtype=kv_dtype,
+    policy, described = resolve_hints(package, kernel_hints or {}), _described(targets)
+    longest = _longest_context(package, max_context)
+    planned = _planned(
+        described,
+        lambda device: _program(package, device, policy, longest=longest, kv_dtype=kv_dtype),
     )
+    towers = _planned(described, lambda device: _tower(package, device, policy, longest))
     index: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "model": package.manifest.model_id,
         "package": _package_url(path, location, folder),
         "manifest": sha256(content).hexdigest(),
-        "size": sum(shard.size for shard in package.manifest.shards),
+        **_loads(package, [program for _, program, _ in planned]),
         **_hashes(package),
         "text": _texts(package),
         "programs": [_entry(program, content) for _, program, content in planned],
+        "towers": [_entry(program, content) for _, program, content in towers],
     }
-    written = tuple(_written(names, program, content) for names, program, content in planned)
-    _write(folder, index, {f"{PROGRAMS}/{_name(content)}": content for _, _, content in planned})
-    return WebFiles(folder, index["package"], written, _write_page(folder) if page else {})
+    contents = [content for _, _, content in (*planned, *towers)]
+    _write(folder, index, {f"{PROGRAMS}/{_name(content)}": content for content in contents})
+    return WebFiles(
+        folder,
+        index["package"],
+        tuple(_written(*program) for program in planned),
+        tuple(_written(*tower) for tower in towers),
+        _write_page(folder) if page else {},
+    )
 
 
 def page_files() -> dict[str, bytes]:
@@ -169,18 +185,12 @@ def _described(paths: Sequence[str | Path]) -> dict[str, Capabilities]:
     return {Path(path).name: planned_for(Path(path))[1] for path in paths}
 
 
-def _programs(
-    package: Package,
-    targets: Mapping[str, Capabilities],
-    *,
-    hints: Mapping[str, str],
-    most_context: int | None,
-    kv_dtype: KvDtype,
-) -> list[_Planned]:
-    """Return the programs for some targets; those that come out equal once."""
-    from rdrr_runtime.program.export import make_program
-    from rdrr_runtime.program.files import program_bytes
+def _longest_context(package: Package, most_context: int | None) -> int:
+    """Return the largest context that programs serve.
 
+    Raises:
+        UsageError: The model has no such context.
+    """
     longest = package.manifest.architecture.max_seq_len
     if most_context is not None and not 0 < most_context <= longest:
         raise UsageError(
@@ -188,17 +198,50 @@ def _programs(
             expected=f"1 to {longest}, the context length of the model",
             found=most_context,
         )
-    policy, planned = resolve_hints(package, hints), dict[bytes, _Planned]()
+    return most_context or longest
+
+
+def _planned(
+    targets: Mapping[str, Capabilities], plan: Callable[[Capabilities], Program | None]
+) -> list[_Planned]:
+    """Return the programs for some targets; those that come out equal once."""
+    from rdrr_runtime.program.files import program_bytes
+
+    planned = dict[bytes, _Planned]()
     for name, capabilities in targets.items():
-        program = make_program(
-            package, capabilities, policy, most_context=most_context, kv_dtype=kv_dtype
-        )
-        check_serves(package, program)
-        check_loads(program)
-        content = program_bytes(program)
-        names = planned[content][0] if content in planned else ()
-        planned[content] = ((*names, name), program, content)
+        program = plan(capabilities)
+        if program is not None:
+            check_loads(program)
+            content = program_bytes(program)
+            names = planned[content][0] if content in planned else ()
+            planned[content] = ((*names, name), program, content)
     return list(planned.values())
+
+
+def _program(
+    package: Package,
+    capabilities: Capabilities,
+    policy: Policy,
+    *,
+    longest: int,
+    kv_dtype: KvDtype,
+) -> Program:
+    from rdrr_runtime.program.export import make_program
+
+    program = make_program(package, capabilities, policy, most_context=longest, kv_dtype=kv_dtype)
+    check_serves(package, program)
+    return program
+
+
+def _tower(
+    package: Package, capabilities: Capabilities, policy: Policy, longest: int
+) -> Program | None:
+    """Return the program of the vision tower; None if browsers show the model no images."""
+    from rdrr_runtime.program.towers import make_tower_program
+
+    if unseen_in_browsers(package) is not None:
+        return None
+    return make_tower_program(package, capabilities, policy, most_tokens=longest)
 
 
 def _entry(program: Program, content: bytes) -> dict[str, Any]:
@@ -288,6 +331,23 @@ def _package_url(path: str | Path, location: Location, folder: Path) -> str:
         return remote_url(path).removesuffix(location.name if location.is_bare else "") + "/"
     relative = os.path.relpath(_folder(path, location).resolve(), folder.resolve())
     return Path(relative).as_posix() + "/"
+
+
+def _loads(package: Package, programs: Sequence[Program]) -> dict[str, Any]:
+    """Return the bytes and the numbers of the shards that programs load, if they are not all."""
+    named = {name for program in programs for step in program.load for name in _tensors(step)}
+    manifest = package.manifest
+    spans = [span for name in named for span in manifest.tensors[name].byte_spans()]
+    numbers = sorted({span.shard_index for span in spans})
+    size = sum(manifest.shards[number].size for number in numbers)
+    return {"size": size} | ({"loads": numbers} if len(numbers) < len(manifest.shards) else {})
+
+
+def _tensors(step: LoadStep) -> list[str]:
+    """Return the tensors that a load step reads."""
+    if step.kind == "vector":
+        return [part.tensor for part in step.parts]
+    return [step.tensor] if step.kind in ("rows", "repack") else []
 
 
 def _hashes(package: Package) -> dict[str, list[str]]:

@@ -73,7 +73,7 @@ class GpuTower:
         _check_widths(graph)
         self._graph, self._device = graph, device
         self._arena = DeviceArena(device, f"{package.manifest.model_id}.vision")
-        self._buffers: _Buffers | None = None
+        self._buffers: TowerBuffers | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
             self._loaded = _allocated(graph, package, self._arena, device, policy or Policy())
@@ -95,12 +95,12 @@ class GpuTower:
         *taps, embeddings = buffers.run(len(places.rows))
         return ImageFeatures(embeddings, tuple(taps), merged_grid(self._graph.vision, image))
 
-    def _with_room(self, patches: int) -> _Buffers:
+    def _with_room(self, patches: int) -> TowerBuffers:
         if self._buffers is None or self._buffers.patches < patches:
             self._free_buffers()
             arena = DeviceArena(self._device, "vision.image")
             try:
-                self._buffers = _Buffers(self._loaded, arena, _room_for(patches))
+                self._buffers = TowerBuffers(self._loaded, arena, _room_for(patches))
             except RdrrError:
                 arena.dispose()  # those that were made before memory ended
                 raise
@@ -154,18 +154,36 @@ def tower_footprint(
     graph, processor = package.vision_graph, package.manifest.processor
     if graph is None or processor is None:
         return None
-    arena, of_image = DryRunArena(capabilities), DryRunArena(capabilities)
+    patches = _room_for(most_patches(processor, context))
+    loaded, buffers = dry_run_tower(package, graph, capabilities, policy, patches)
+    stored = sum(package.tensor(use.name).size for use in graph.weights())
+    return TowerFootprint(loaded.arena.size, buffers.arena.size, staging_bytes(stored))
+
+
+def dry_run_tower(
+    package: Package, graph: VisionGraph, capabilities: Capabilities, policy: Policy, patches: int
+) -> tuple[LoadedTower, TowerBuffers]:
+    """Return the tower of a package on a kind of device, with buffers that take no memory.
+
+    Args:
+        package: The package; no weights are read.
+        graph: Its tower.
+        capabilities: What the device can do.
+        policy: Hints.
+        patches: Most patches of an image.
+
+    Raises:
+        FormatError: No kernel can read a tensor.
+    """
     # Nothing else is asked of the device before an image is run.
     device = cast(Device, DryRunDevice(capabilities))
-    loaded = _allocated(graph, package, arena, device, policy)
-    _Buffers(loaded, of_image, _room_for(most_patches(processor, context)))
-    stored = sum(package.tensor(use.name).size for use in graph.weights())
-    return TowerFootprint(arena.size, of_image.size, staging_bytes(stored))
+    loaded = _allocated(graph, package, DryRunArena(capabilities), device, policy)
+    return loaded, TowerBuffers(loaded, DryRunArena(capabilities), patches)
 
 
 def _allocated(
     graph: VisionGraph, package: Package, arena: Arena, device: Device, policy: Policy
-) -> _Loaded:
+) -> LoadedTower:
     """Return a tower with memory for its weights, which are still to be written."""
     able = device.capabilities
     # Activations stay in f32 between ops.
@@ -182,7 +200,7 @@ def _allocated(
     model = LoadedModel(
         usual, weights, (), workspace, preferences, max_binding=able.max_binding, may_fuse=False
     )
-    return _Loaded(graph, model, vectors, device, _cache_dtype(model, able))
+    return LoadedTower(graph, model, vectors, arena, device, _cache_dtype(model, able))
 
 
 def _cache_dtype(model: LoadedModel, able: Capabilities) -> str:
@@ -226,13 +244,14 @@ def _usual_graph(graph: VisionGraph) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class LoadedTower:
     """What of a tower does not depend on the image.
 
     Attributes:
         graph: The graph.
         model: Its weights.
         vectors: Weights of the ops that only towers have, f32, by name.
+        arena: Owner of the weights.
         device: The device.
         cache_dtype: Type of keys and values.
     """
@@ -240,20 +259,29 @@ class _Loaded:
     graph: VisionGraph
     model: LoadedModel
     vectors: Mapping[str, BufferSlice]
+    arena: Arena
     device: Device
     cache_dtype: str
 
 
-class _Buffers:
+class TowerBuffers:
     """The buffers of a tower for images of up to some number of patches, and its passes on them.
 
     Args:
         loaded: The tower.
         arena: Owner of the buffers.
         patches: Most patches.
+
+    Attributes:
+        arena: Owner of the buffers.
+        patches: Most patches.
+        inputs: What the host writes for an image.
+        ropes: Rotations of each patch; none if the tower has none.
+        steps: Rows of patches, and rows of tokens.
+        parts: Phases, in the order of execution.
     """
 
-    def __init__(self, loaded: _Loaded, arena: Arena, patches: int) -> None:
+    def __init__(self, loaded: LoadedTower, arena: Arena, patches: int) -> None:
         self.patches = patches
         self._loaded, self._device = loaded, loaded.device
         vision = loaded.graph.vision
@@ -261,27 +289,27 @@ class _Buffers:
         rows = vision.merge_size**2
         tokens = patches // rows
         first = rows * np.arange(tokens, dtype=np.uint32)
-        self._inputs = TowerInputs(
+        self.inputs = TowerInputs(
             arena.empty("patches", F32_BYTES * patches * vision.patch_inputs),
             loaded.vectors,
             arena.empty("nearest", F32_BYTES * patches * NEIGHBOURS),
             arena.empty("factors", F32_BYTES * patches * NEIGHBOURS),
             arena.upload("patches of tokens", np.stack([first, first + rows], axis=1)),
         )
-        self._ropes = tuple(
+        self.ropes = tuple(
             arena.empty("rope", F32_BYTES * patches * vision.head_dim)
             for _ in loaded.model.graph.ropes
         )
-        self._steps = [
+        self.steps = [
             Step(loaded.device, State.create(arena, rows, packs_texts=True))
             for rows in (patches, tokens)
         ]
         of_patches, of_tokens = (
             self._model_of(step, rows)
-            for step, rows in zip(self._steps, (patches, tokens), strict=True)
+            for step, rows in zip(self.steps, (patches, tokens), strict=True)
         )
         cache = KvCache.allocate(arena, loaded.model.graph, patches, loaded.cache_dtype)
-        self._parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self._inputs)
+        self.parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self.inputs)
 
     @cached_property
     def _executor(self) -> DispatchExecutor:
@@ -290,12 +318,12 @@ class _Buffers:
     @cached_property
     def _prepared(self) -> list[tuple[TowerPart, Prepared]]:
         """The parts, with their pipelines, which a dry run does not build."""
-        return [(part, self._executor.prepare(part.phases)) for part in self._parts]
+        return [(part, self._executor.prepare(part.phases)) for part in self.parts]
 
     def _model_of(self, step: Step, rows: int) -> tuple[LoadedModel, OpContext]:
         """Return the model with a workspace for some rows, and the context of phases on them."""
         workspace = Workspace(self.arena, rows)
-        model = replace(self._loaded.model, workspace=workspace, ropes=self._ropes)
+        model = replace(self._loaded.model, workspace=workspace, ropes=self.ropes)
         return model, OpContext(step.state, rows, self._device.capabilities)
 
     def write(self, image: ImagePatches, places: Places) -> None:
@@ -303,14 +331,14 @@ class _Buffers:
         vision, write = self._loaded.graph.vision, self._device.write
         sampling = vision.position_sampling
         nearest, factors = places.interpolation(vision.position_grid, sampling)
-        write(self._inputs.patches, np.ascontiguousarray(image.patches))
-        write(self._inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
-        write(self._inputs.factors, np.ascontiguousarray(factors))
+        write(self.inputs.patches, np.ascontiguousarray(image.patches))
+        write(self.inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
+        write(self.inputs.factors, np.ascontiguousarray(factors))
         if vision.rope_theta is not None:
-            write(self._ropes[0], places.rope_table(vision.rope_theta, vision.head_dim))
+            write(self.ropes[0], places.rope_table(vision.rope_theta, vision.head_dim))
         # The position of a patch is its number within its frame; all frames have the same places.
         patches, tokens = len(places.rows), len(places.rows) // vision.merge_size**2
-        for step, rows in zip(self._steps, (patches, tokens), strict=True):
+        for step, rows in zip(self.steps, (patches, tokens), strict=True):
             ids = [0] * rows
             frame = EncodedText(ids[: rows // places.frames])
             step.write_texts(ids, Segments.of([frame] * places.frames))
@@ -322,7 +350,7 @@ class _Buffers:
         for part, prepared in self._prepared:
             self._executor.run(prepared, tokens if part.is_merged else patches)
         size = F32_BYTES * tokens * vision.output_size
-        outs = [part.out for part in self._parts if part.is_merged]
+        outs = [part.out for part in self.parts if part.is_merged]
         read = self._device.fetch(*(out.range(0, size) for out in outs)).collect()
         results = [values.view(np.float32).reshape(tokens, -1) for values in read]
         if not all(np.isfinite(values[:, :1]).all() for values in results):

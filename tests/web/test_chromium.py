@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import rdrr
+from pictures import picture
 from support.chromium import NOT_INSTALLED, find_chromium, find_firefox, run_in_tabs
 from support.commands import EXAMPLE, ROOT
 from support.encoders import make_encoder, save_encoder
 from support.greedy_ids import check_greedy_ids
+from support.image_prompts import image_part, text, user
 from support.random_models import save_model
 from support.sentence_checkpoints import add_modules
+from train_seeing import QUESTION
 
 BUILD = ROOT / "web" / "build"
 PROMPT = "And it came to pass in those days"
@@ -383,6 +387,30 @@ def test_other_models_choose_the_most_probable_tokens(name, tmp_path):
         prompt = [int(token_id) for token_id in model.encode(PROMPT)]
     _, ids = choice(answer)
     check_greedy_ids(package, prompt, ids)
+
+
+SEEING = Path(__file__).parents[1] / "data/small-qwen3-vl"
+
+
+@pytest.mark.thorough
+def test_a_model_that_sees_says_what_is_in_pictures(tmp_path):
+    rdrr.convert(SEEING, tmp_path / "package", quantize="f16")
+    package = with_programs(tmp_path / "package", tmp_path)
+    rng = np.random.default_rng(1_000_003)
+    shown = [picture(rng) for _ in range(2)]
+    first, second = (user(image_part(seen.image), text(QUESTION)) for seen in shown)
+    answer = {"role": "assistant", "content": shown[0].words}
+    turns = [[first], [second], [first, answer, second], [first]]
+    requests = [{"messages": turn, "max_tokens": 16, **GREEDY} for turn in turns]
+    report = run_case("long", package, requests, tmp_path)
+    with rdrr.load(package, backend="cpu", context=256) as model:
+        expected = [model.chat(turn, max_tokens=16, temperature=0).read() for turn in turns]
+    said = [only["message"]["content"] for only in (a["choices"][0] for a in report["answers"])]
+    assert said == expected
+    assert said[:2] == [seen.words for seen in shown]
+    # The image of the first turn is encoded once, and its tokens are found in the cache.
+    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in report["answers"]]
+    assert cached[3] > 9 > cached[1]
 
 
 @pytest.mark.thorough

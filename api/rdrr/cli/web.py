@@ -72,6 +72,10 @@ def web(
         for program in written.programs:
             size = f"{format_size(program.size)}, {format_size(program.compressed)} by gzip"
             rows.append((program.file, f"{size}; {'; '.join(program.targets)}"))
+        rows += [
+            (tower.file, f"{format_size(tower.compressed)} by gzip; for images")
+            for tower in written.towers
+        ]
         if written.page:
             together = format_size(sum(written.page.values()))
             rows.append(("page", f"{len(written.page)} files, together {together} by gzip"))

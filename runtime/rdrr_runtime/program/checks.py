@@ -17,15 +17,10 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.program.amounts import Growing
-from rdrr_runtime.program.schema import (
-    Kernel,
-    Phase,
-    Program,
-    RecordFields,
-    RowsPass,
-    Sampler,
-)
+from rdrr_runtime.program.dispatches import Phase
+from rdrr_runtime.program.schema import Kernel, Program, RecordFields, RowsPass, Sampler
 from rdrr_runtime.program.steps import Constant, LoadStep, Repack, Rope, Rows, Vector
+from rdrr_runtime.program.vision import Images, Tower, TowerStep
 from rdrr_runtime.records import RECORDS
 from rdrr_runtime.sampling.logprobs import record_bytes
 
@@ -68,6 +63,10 @@ def _faults(program: Program, context: int) -> Iterator[_Fault]:
     yield from _pass_faults(program)
     if program.sampler is not None:
         yield from _sampler_faults(program, program.sampler)
+    if program.images is not None:
+        yield from _image_faults(program, program.images, context)
+    if program.tower is not None:
+        yield from _tower_faults(program, program.tower, context)
     for index, step in enumerate(program.load):
         yield from _load_faults(program, f"load.{index}", step, context)
 
@@ -122,7 +121,7 @@ def _range_fault(program: Program, where: str, index: int, least: int = 0) -> It
 def _pass_faults(program: Program) -> Iterator[_Fault]:
     names = [listed.name for listed in program.passes]
     is_decoding = names[:1] == ["decode"] and len(names) > 1 and program.passes[0].rows == 1
-    if not is_decoding and (names or program.hidden is None):
+    if not is_decoding and (names or (program.hidden is None and program.tower is None)):
         yield "passes", "decode, of one row, and a pass for prompts", names
     if bool(names) == (program.sampler is None):
         yield "sampler", "one beside passes", program.sampler
@@ -195,6 +194,53 @@ def _sampler_faults(program: Program, sampler: Sampler) -> Iterator[_Fault]:
     for index, sampling in enumerate(sampler.samplings):
         for place, phase in enumerate(sampling.phases):
             yield from _phase_faults(program, f"sampler.samplings.{index}.phases.{place}", phase, 1)
+
+
+def _image_faults(program: Program, images: Images, context: int) -> Iterator[_Fault]:
+    rows = max((listed.rows for listed in program.passes), default=1)
+    if images.first < program.vocabulary:
+        yield "images.first", f"an id behind the {program.vocabulary} of text", images.first
+    for index, part in enumerate(images.features):
+        yield from _range_fault(program, f"images.features.{index}", part, 4 * rows * images.width)
+    for index, rope in enumerate(images.ropes):
+        where, pairs = f"images.ropes.{index}", len(rope.frequencies)
+        if len(rope.axes) != pairs:
+            yield f"{where}.axes", f"one for each of {pairs} pairs", len(rope.axes)
+        if not {*rope.axes} <= {0, 1, 2}:
+            yield f"{where}.axes", "time, height and width, 0 to 2", max(rope.axes)
+        yield from _range_fault(program, f"{where}.range", rope.range, 8 * pairs * (context + rows))
+
+
+def _tower_faults(program: Program, tower: Tower, patches: int) -> Iterator[_Fault]:
+    tokens = patches // tower.merge**2
+    if patches % tower.merge**2:
+        yield "contexts", f"multiples of the {tower.merge**2} patches of a token", patches
+    sizes = {
+        "patches": patches * tower.inputs,
+        "nearest": 4 * patches,
+        "factors": 4 * patches,
+        "rope": 4 * patches * len(tower.frequencies),
+        "of_token": 2 * tokens,
+    }
+    for name, words in sizes.items():
+        index = getattr(tower, name)
+        if index is not None:
+            yield from _range_fault(program, f"tower.{name}", index, 4 * words)
+    step, segment = RECORDS["step_row"].words, RECORDS["segment"].words
+    for name, rows in (("patch_rows", patches), ("token_rows", tokens)):
+        listed: TowerStep = getattr(tower, name)
+        words = RECORDS["step_header"].words + step * rows
+        yield from _range_fault(program, f"tower.{name}.step", listed.step, 4 * words)
+        size = 4 * segment * rows
+        yield from _range_fault(program, f"tower.{name}.segments", listed.segments, size)
+    for place, part in enumerate(tower.parts):
+        where, rows = f"tower.parts.{place}", patches
+        if part.result is not None:
+            rows = tokens
+            size = 4 * tokens * tower.width
+            yield from _range_fault(program, f"{where}.result", part.result, size)
+        for number_, phase in enumerate(part.phases):
+            yield from _phase_faults(program, f"{where}.phases.{number_}", phase, rows)
 
 
 def _load_faults(program: Program, where: str, step: LoadStep, context: int) -> Iterator[_Fault]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Geometry
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.weights.rows import is_kept_as_stored
-from rdrr_runtime.compile.weights.upload import MatrixLoad, VectorLoad
+from rdrr_runtime.compile.weights.upload import MatrixLoad, VectorLoad, Weights
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.attention.rope_tables import attention_factor, frequencies
 from rdrr_runtime.phases.launch import as_dispatch
@@ -30,11 +30,16 @@ def load_steps(plan: Plan, tables: Tables, context: int, chunk: int) -> Iterator
         chunk: Most bytes of stored rows to repack at a time.
     """
     yield from _ropes(plan, tables, context)
-    yield from _vectors(plan, tables)
-    for load in plan.weights.matrix_loads:
+    yield from weight_steps(plan.weights, tables, chunk)
+
+
+def weight_steps(weights: Weights, tables: Tables, chunk: int) -> Iterator[steps.LoadStep]:
+    """Yield the steps that load weights which phases read."""
+    yield from _vectors(weights, tables)
+    for load in weights.matrix_loads:
         if not any(tables.holds(part.slice) for part in load.weight.parts):
             continue  # such as the head of a model that generates no text
-        yield from _matrix(load, plan.weights.package, tables, chunk)
+        yield from _matrix(load, weights.package, tables, chunk)
 
 
 def _ropes(plan: Plan, tables: Tables, context: int) -> Iterator[steps.Rope]:
@@ -48,25 +53,26 @@ def _ropes(plan: Plan, tables: Tables, context: int) -> Iterator[steps.Rope]:
             )
 
 
-def _vectors(plan: Plan, tables: Tables) -> Iterator[steps.Vector]:
-    weights = plan.weights
+def _vectors(weights: Weights, tables: Tables) -> Iterator[steps.Vector]:
     single = {(name,): part for name, part in weights.vectors.items()}
     for names, part in (*single.items(), *weights.concatenations.items()):
         if tables.holds(part):
-            parts = tuple(
-                _vector_part(weights.vector_loads[name], weights.package) for name in names
-            )
+            parts = tuple(_part_of(weights.vector_loads[name], weights.package) for name in names)
             yield steps.Vector(kind="vector", range=tables.range(part), parts=parts)
 
 
-def _vector_part(load: VectorLoad, package: Package) -> steps.VectorPart:
+def _part_of(load: VectorLoad, package: Package) -> steps.VectorPart:
     scale = load.scale
-    return steps.VectorPart(
-        tensor=load.use.name,
-        dtype=package.tensor(load.use.name).dtype,
-        shape=tuple(load.use.shape),
-        scale=None if scale is None else steps.Scale(factor=scale.factor, offset=scale.offset),
-    )
+    stated = None if scale is None else steps.Scale(factor=scale.factor, offset=scale.offset)
+    return vector_part(package, load.use.name, load.use.shape, stated)
+
+
+def vector_part(
+    package: Package, name: str, shape: Sequence[int], scale: steps.Scale | None = None
+) -> steps.VectorPart:
+    """Return the statement of a tensor that is loaded as f32, padded to a shape."""
+    dtype = package.tensor(name).dtype
+    return steps.VectorPart(tensor=name, dtype=dtype, shape=tuple(shape), scale=scale)
 
 
 def _matrix(

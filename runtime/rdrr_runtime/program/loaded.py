@@ -16,10 +16,11 @@ from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.program.checks import number
+from rdrr_runtime.program.dispatches import Phase
 from rdrr_runtime.program.files import at_context
 from rdrr_runtime.program.loading import Loader
 from rdrr_runtime.program.schema import Kernel as KernelStatement
-from rdrr_runtime.program.schema import Needs, Phase, Program
+from rdrr_runtime.program.schema import Needs, Program
 from rdrr_runtime.program.steps import Repack
 
 Prepared = tuple[BoundDispatch, ...]

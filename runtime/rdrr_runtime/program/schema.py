@@ -12,7 +12,9 @@ from typing import Literal
 from rdrr_format.printing import printable
 
 from rdrr_runtime.program.amounts import Amount, Count, Growing, Hash, Index, ProgramModel, Size
+from rdrr_runtime.program.dispatches import Phase
 from rdrr_runtime.program.steps import LoadStep
+from rdrr_runtime.program.vision import Images, Tower
 
 FORMAT = "rdrr-program"
 VERSION = 1
@@ -131,41 +133,6 @@ class Range(ProgramModel):
     buffer: Index
     offset: Amount = 0
     size: Amount
-
-
-class Work(ProgramModel):
-    """The workgroups of a phase, the only value that depends on the token rows of a pass.
-
-    A phase runs if `above < rows <= up_to`. It has `items` workgroups, times one for each group of
-    `per` of the first `most_rows` rows.
-
-    Attributes:
-        items: Workgroups that do not depend on rows.
-        per: Rows that a workgroup processes; None if the number does not depend on them.
-        most_rows: Rows that count; None for all.
-        above: The phase is left out of passes with this number of rows or fewer.
-        up_to: The phase is left out of passes with more rows; None for no limit.
-    """
-
-    items: Amount = 1
-    per: Size | None = None
-    most_rows: Size | None = None
-    above: Count = 0
-    up_to: Count | None = None
-
-
-class Phase(ProgramModel):
-    """A dispatch.
-
-    Attributes:
-        kernel: Index of the kernel.
-        ranges: Index of the range of each binding.
-        work: Its workgroups.
-    """
-
-    kernel: Index
-    ranges: tuple[Index, ...]
-    work: Work = Work()
 
 
 class Pass(ProgramModel):
@@ -292,6 +259,8 @@ class Program(ProgramModel):
         hidden: Leaves the hidden states after the final norm, of which embeddings and labels are
             made; None for a package that makes neither.
         scores: Leaves the logits behind each token; None if they were not asked for.
+        images: What rows of images need; None for a model that sees none.
+        tower: The vision tower of a program that is one, and has no passes.
     """
 
     format: Literal["rdrr-program"] = "rdrr-program"
@@ -314,6 +283,8 @@ class Program(ProgramModel):
     sampler: Sampler | None = None
     hidden: RowsPass | None = None
     scores: RowsPass | None = None
+    images: Images | None = None
+    tower: Tower | None = None
 
     def __repr__(self) -> str:
         counts = f"{len(self.passes)} passes, {len(self.kernels)} kernels"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import DEFAULT_LIMITS, INT8_DOT
+from rdrr_device.capabilities import DEFAULT_LIMITS, INT8_DOT, Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph.padding import LANES
@@ -16,13 +16,15 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.lowering.graph import Pass as LoweredPass
 from rdrr_runtime.compile.pass_spec import DECODE, HIDDEN, SCORE, Logits
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.attention.rope_tables import attention_factor, axes_of_pairs, frequencies
+from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.sampling.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import SampleBuffers, stage_words
-from rdrr_runtime.program import schema
+from rdrr_runtime.program import schema, vision
 from rdrr_runtime.program.checks import number
 from rdrr_runtime.program.load_steps import load_steps
-from rdrr_runtime.program.steps import Constant
+from rdrr_runtime.program.steps import Constant, LoadStep
 from rdrr_runtime.program.tables import Tables
 from rdrr_runtime.records import ENTRIES, RECORDS
 from rdrr_runtime.sampling.logprobs import MAX_TOP
@@ -51,7 +53,7 @@ def stated(
     """
     _refuse(plan)
     passes = [plan.lowered(spec) for spec in (DECODE, *plan.prefills) if plan.graph.is_causal]
-    vocabulary, manifest = plan.graph.vocab_size, package.manifest
+    vocabulary = plan.graph.vocab_size
     buffers = SampleBuffers.create(DryRunArena(plan.capabilities), vocabulary)
     tables = Tables(dict(_roles(plan, passes, buffers)))
     stated_passes = tuple(
@@ -71,20 +73,57 @@ def stated(
         hidden = _rows_pass(tables, plan.lowered(HIDDEN), width, values, plan.state.segments)
     scored = _rows_pass(tables, plan.lowered(SCORE), vocabulary, 4) if passes and scores else None
     constants = (_stages(tables, buffers),) if passes else ()
-    return schema.Program(
-        model=manifest.model_id,
-        vocabulary=vocabulary,
-        ends=tuple(manifest.eos_token_ids),
-        kv_dtype=plan.cache.dtype,
-        step=tables.range(plan.state.step),
-        ring=tables.range(plan.state.ring),
+    return framed(
+        package,
+        tables,
+        plan.capabilities,
+        context=context,
         load=(*constants, *load_steps(plan, tables, context, chunk)),
+        kv_dtype=plan.cache.dtype,
+        state=plan.state,
         passes=stated_passes,
         sampler=sampler,
         hidden=hidden,
         scores=scored,
+        images=_images(tables, plan, context),
+    )
+
+
+def framed(
+    package: Package,
+    tables: Tables,
+    capabilities: Capabilities,
+    *,
+    context: int,
+    load: Sequence[LoadStep],
+    kv_dtype: str,
+    state: State,
+    **facts: Any,
+) -> schema.Program:
+    """Return a program with what all programs have.
+
+    Args:
+        package: The package.
+        tables: The tables of the program, which its phases have filled.
+        capabilities: What the device can do.
+        context: Its only context.
+        load: The load steps.
+        kv_dtype: Type of the elements of the key-value cache.
+        state: The buffers of the step.
+        facts: The other fields of `Program`.
+    """
+    # Each range that is named here must be in the table before that is stated.
+    step, ring = tables.range(state.step), tables.range(state.ring)
+    return schema.Program(
+        model=package.manifest.model_id,
+        vocabulary=package.graph.vocab_size,
+        ends=tuple(package.manifest.eos_token_ids),
+        kv_dtype=kv_dtype,
+        step=step,
+        ring=ring,
+        load=tuple(load),
         contexts=schema.Contexts(least=context, most=context),
-        needs=_needs(plan, tables),
+        needs=_needs(capabilities, tables),
         records={
             name: schema.RecordFields(fields=dict(table.fields), words=table.words)
             for name, table in RECORDS.items()
@@ -93,7 +132,26 @@ def stated(
         kernels=tuple(tables.kernels.entries),
         buffers=tuple(tables.buffers.entries),
         ranges=tuple(tables.ranges.entries),
+        **{"passes": ()} | facts,
     )
+
+
+def _images(tables: Tables, plan: Plan, context: int) -> vision.Images | None:
+    """Return what rows of images need; None if no phase reads their features."""
+    images = plan.images
+    if images is None or not all(tables.holds(part) for part in images.features):
+        return None
+    ropes = tuple(
+        vision.ImageRope(
+            range=tables.range(table),
+            frequencies=tuple(frequencies(spec, context).tolist()),
+            factor=float(attention_factor(spec, context)),
+            axes=tuple(axes_of_pairs(spec).tolist()),
+        )
+        for spec, table in (images.ropes if images.images.has_axes else ())
+    )
+    features = tuple(tables.range(part) for part in images.features)
+    return vision.Images(first=images.first, features=features, width=images.width, ropes=ropes)
 
 
 def _side_by_side(tables: Tables) -> dict[str, str]:
@@ -211,7 +269,7 @@ def _sampler(
     )
 
 
-def _needs(plan: Plan, tables: Tables) -> schema.Needs:
+def _needs(capabilities: Capabilities, tables: Tables) -> schema.Needs:
     text = "\n".join(tables.shaders.values())
     kernels = tables.kernels.entries
     threads = max(int(number(kernel.constants.get("WG", 1))) for kernel in kernels)
@@ -219,7 +277,7 @@ def _needs(plan: Plan, tables: Tables) -> schema.Needs:
         "max-storage-buffers-per-shader-stage": max(len(kernel.bindings) for kernel in kernels),
         "max-compute-invocations-per-workgroup": threads,
         "max-compute-workgroup-size-x": threads,
-        WORKGROUP_MEMORY: plan.capabilities.limit(WORKGROUP_MEMORY),
+        WORKGROUP_MEMORY: capabilities.limit(WORKGROUP_MEMORY),
     }
     return schema.Needs(
         features=tuple(name for key, name in _FEATURES.items() if f"enable {key};" in text),

@@ -12,7 +12,7 @@ from rdrr_device.shaders import Binding, WgslCompiler, for_compiler
 
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase as PlannedPhase
-from rdrr_runtime.program import schema
+from rdrr_runtime.program import dispatches, schema
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,18 +67,18 @@ class Tables:
         """Return the index of a kernel."""
         return self.kernels.index(kernel, lambda: self._kernel(kernel))
 
-    def phases(self, phases: Sequence[PlannedPhase]) -> tuple[schema.Phase, ...]:
+    def phases(self, phases: Sequence[PlannedPhase]) -> tuple[dispatches.Phase, ...]:
         """Return the statements of phases."""
         return tuple(self.phase(phase) for phase in phases)
 
-    def phase(self, phase: PlannedPhase) -> schema.Phase:
+    def phase(self, phase: PlannedPhase) -> dispatches.Phase:
         """Return the statement of a phase."""
         dispatch = as_dispatch(phase)
         work = dispatch.work
-        return schema.Phase(
+        return dispatches.Phase(
             kernel=self.kernel(dispatch.kernel),
             ranges=tuple(self.range(part) for part in dispatch.buffers),
-            work=schema.Work(
+            work=dispatches.Work(
                 items=work.items,
                 per=work.rows,
                 most_rows=work.most_rows,

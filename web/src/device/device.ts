@@ -38,6 +38,18 @@ export interface Demand {
   buffer: number;
 }
 
+/** Return what two programs on one device need together. */
+export function together(one: Demand, other: Demand): Demand {
+  const union = <Name>(names: readonly Name[] = [], more: readonly Name[] = []): Name[] => [...new Set([...names, ...more])];
+  const limits = { ...one.needs.limits };
+  for (const [name, limit] of Object.entries(other.needs.limits)) limits[name] = Math.max(limit, limits[name] ?? 0);
+  return {
+    needs: { features: union(one.needs.features, other.needs.features), language: union(one.needs.language, other.needs.language), limits },
+    binding: Math.max(one.binding, other.binding),
+    buffer: Math.max(one.buffer, other.buffer),
+  };
+}
+
 /** Return the first thing that an adapter or a device lacks for a program; null if it runs there. */
 export function lackOf(adapter: Pick<GPUAdapter, 'features' | 'limits'>, demand: Demand, language?: ReadonlySet<string>): string | null {
   const { features = [], language: needed = [] } = demand.needs;

@@ -1,14 +1,16 @@
 import { RdrrError } from '../errors.js';
+import { SeenImages } from '../images/seen.js';
 import { readText } from '../load/source.js';
 import { freshSeed } from '../sampling/words.js';
 import { hiddenStates } from '../sequence/hidden.js';
 import { Course, Sequence, type Generation, type Group } from '../sequence/sequence.js';
 import { openText, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
-import { grownModel, openModel, openSource, type LoadOptions, type Opened, type Source } from './open.js';
+import { grownModel, openModel, openSource, openTower, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
 import { checkRequest, inputsOf, type AnyEvent, type AnyRequest, type EmbeddingRequest, type VectorEvent } from './requests.js';
 import { restored, saved, type Session } from './session.js';
+import { Sight } from './sight.js';
 import { surveyOf, type Survey } from './survey.js';
 import { Texts } from './texts.js';
 
@@ -27,6 +29,8 @@ export interface ModelFacts {
   /** Whether it generates text, and whether it makes embeddings. */
   generates: boolean;
   embeds: boolean;
+  /** Whether messages may have images. */
+  sees: boolean;
   /** Bytes of the weights as files, and of all buffers on the device. */
   size: number;
   memory: number;
@@ -54,6 +58,7 @@ export class Engine extends Answers {
   /** Resolves with the reason when the device was lost and could not be opened again. */
   readonly lost: Promise<string>;
   private readonly texts: Texts;
+  private readonly sight: Sight | null;
   private sequence: Sequence;
   private state: 'open' | 'lost' | 'closed' = 'open';
   private last: Promise<unknown> = Promise.resolve();
@@ -71,14 +76,22 @@ export class Engine extends Answers {
     );
     const { manifest, player } = opened;
     const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
-    this.texts = new Texts(text, player.program, options.grammar, (prompt, generation) => this.continued(prompt, generation));
+    const { images } = player.program;
+    this.sight = images && manifest.processor ? new Sight(new SeenImages(images.first), manifest.processor, () => this.room, () => openTower(this.source, this.opened)) : null;
+    this.texts = new Texts(text, player.program, options.grammar, this.sight, (prompt, generation) => this.continued(prompt, generation));
     this.lost = new Promise((resolve) => (this.lostFor = resolve));
     this.sequence = this.newSequence();
     this.watch();
   }
 
   private newSequence(): Sequence {
-    return new Sequence(this.opened.player, async (least) => (this.options.context === undefined ? grownModel(this.opened, least) : null));
+    return new Sequence(this.opened.player, async (least) => (this.options.context === undefined ? grownModel(this.opened, least) : null), this.sight?.seen);
+  }
+
+  /** Tokens that the cache may have room for. */
+  private get room(): number {
+    const { player, entry } = this.opened;
+    return this.options.context === undefined ? entry.contexts.most : player.context;
   }
 
   get model(): ModelFacts {
@@ -92,6 +105,7 @@ export class Engine extends Answers {
       text: Boolean(this.texts.text),
       generates: player.program.passes.length > 0,
       embeds: Boolean(player.program.hidden && this.opened.manifest.embedding),
+      sees: Boolean(this.sight && this.opened.tower),
       size: this.source.index.size,
       memory: player.memory,
       program: entry.file,
@@ -164,6 +178,7 @@ export class Engine extends Answers {
   async close(): Promise<void> {
     await this.last;
     this.state = 'closed';
+    this.sight?.close();
     this.opened.player.close();
     this.opened.player.device.destroy();
   }
@@ -242,6 +257,7 @@ export class Engine extends Answers {
     try {
       const { signal: _, ...options } = this.options;
       this.source.access.signal = undefined;
+      this.sight?.close(); // its buffers were on the lost device
       this.opened = await openModel(this.source, options);
     } catch (error) {
       this.lostFor(String(error));

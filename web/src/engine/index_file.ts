@@ -27,14 +27,17 @@ export interface IndexFile {
   package: string;
   /** SHA-256 of the manifest. */
   manifest: string;
-  /** Bytes of all shards. */
+  /** Bytes of the shards that the programs load, and their numbers; all of them where that is left out. */
   size: number;
+  loads?: readonly number[];
   /** SHA-256 of the shards, where the manifest has other hashes. */
   shards?: readonly string[];
   /** Files of the text beside the manifest; those that the package lacks are left out. */
   text: { tokenizer?: string; config?: string; special?: string; template?: string };
   /** The best first. */
   programs: readonly ProgramEntry[];
+  /** Programs of the vision tower, whose contexts are numbers of patches. */
+  towers?: readonly ProgramEntry[];
 }
 
 const VERSION = 1;

@@ -1,6 +1,7 @@
-import { checked, gpuOf, lackOf, openAdapter, openDevice, type Demand } from '../device/device.js';
+import { checked, gpuOf, lackOf, openAdapter, openDevice, together, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
 import { FileCache } from '../load/cache.js';
+import { Tower } from '../images/tower.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
 import { addressOf, readHashed, readShard, readText, type Access, type Fetch } from '../load/source.js';
 import { fill, refill } from '../player/fill.js';
@@ -48,6 +49,8 @@ export interface Opened {
   tensors: ReadonlyMap<string, Float32Array>;
   entry: ProgramEntry;
   adapter: GPUAdapter;
+  /** The program of the vision tower, which is loaded when the first image comes. */
+  tower: ProgramEntry | null;
 }
 
 /** Read the index at a URL, which may be that of its folder. */
@@ -67,7 +70,7 @@ export async function openSource(url: string, options: LoadOptions = {}): Promis
 
 /** Return the best program that an adapter runs at a context; an error says why there is none. */
 export function programFor(index: IndexFile, adapter: GPUAdapter, { gpu, context: wanted }: LoadOptions): [ProgramEntry, Demand] {
-  const language = gpuOf(gpu)?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
+  const language = languageOf(gpu);
   let lack = 'any program';
   for (const entry of index.programs) {
     const demand = demandOf(entry, contextOf(entry.contexts, wanted));
@@ -76,6 +79,15 @@ export function programFor(index: IndexFile, adapter: GPUAdapter, { gpu, context
     lack = missing;
   }
   throw new RdrrError('device', `${index.model}: this adapter lacks ${lack}; \`rdrr web --target\` makes programs for other devices`);
+}
+
+/** Return the best program of the vision tower that an adapter runs; null if there is none. */
+export function towerFor({ towers = [] }: IndexFile, adapter: GPUAdapter, { gpu }: LoadOptions): ProgramEntry | null {
+  return towers.find((entry) => !lackOf(adapter, demandOf(entry, entry.contexts.least), languageOf(gpu))) ?? null;
+}
+
+function languageOf(gpu: GPU | undefined): ReadonlySet<string> | undefined {
+  return gpuOf(gpu)?.wgslLanguageFeatures as ReadonlySet<string> | undefined;
 }
 
 function demandOf(entry: ProgramEntry, context: number): Demand {
@@ -103,7 +115,10 @@ export async function openModel({ url, index, base, access }: Source, options: L
   const program = readProgram(await readHashed(new URL(entry.file, url).href, entry.sha256, access), entry.file);
   const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
   const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
-  const device = await openDevice(adapter, demand, context === undefined ? demandOf(entry, entry.contexts.most) : demand);
+  const tower = towerFor(index, adapter, options);
+  const [now, later] = [demand, context === undefined ? demandOf(entry, entry.contexts.most) : demand].map((needed, at) =>
+    tower ? together(needed, demandOf(tower, at ? tower.contexts.most : tower.contexts.least)) : needed);
+  const device = await openDevice(adapter, now!, later!);
   try {
     const player = await Player.open(device, program, contextOf(entry.contexts, context));
     let loaded = 0;
@@ -117,18 +132,34 @@ export async function openModel({ url, index, base, access }: Source, options: L
     const tensors = await checked(device, 'weights', () => fill(player, manifest, read, projectionTensors(manifest.embedding)));
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
-    await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, entry));
+    await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, tower ? [entry, tower] : [entry]));
     onProgress({ stage: 'ready', loaded, total: index.size });
-    return { player, manifest, tensors, entry, adapter };
+    return { player, manifest, tensors, entry, adapter, tower };
   } catch (error) {
     device.destroy();
     throw error;
   }
 }
 
+/** Load the vision tower of a model onto its device; an error says why there is none. */
+export async function openTower({ url, index, base, access }: Source, { tower, manifest, player: { device } }: Opened): Promise<Tower> {
+  if (!tower || !manifest.processor) {
+    throw new RdrrError('usage', `${index.model} sees no images here: the package has no vision tower that browsers run, or this adapter lacks what it needs`);
+  }
+  const program = readProgram(await readHashed(new URL(tower.file, url).href, tower.sha256, access), tower.file);
+  const player = await Player.open(device, program, tower.contexts.least);
+  try {
+    await checked(device, 'weights of the vision tower', () => fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, access)));
+    return new Tower(player);
+  } catch (error) {
+    player.close();
+    throw error;
+  }
+}
+
 /** Return the addresses of all files that a load needs. */
-function filesOf({ url, index, base }: Source, manifest: Manifest, entry: ProgramEntry): string[] {
+function filesOf({ url, index, base }: Source, manifest: Manifest, programs: readonly ProgramEntry[]): string[] {
   const files = Object.values(index.text).map((name) => base + name);
   const shards = manifest.shards.map((shard) => addressOf(base, shard));
-  return [url, `${base}manifest.json`, new URL(entry.file, url).href, ...files, ...shards];
+  return [url, `${base}manifest.json`, ...programs.map(({ file }) => new URL(file, url).href), ...files, ...shards];
 }

@@ -19,6 +19,7 @@ const ROLES = ['kv', 'state'];
 /** Return what the cache holds. */
 export async function saved({ player, entry }: Opened, manifest: string, ids: readonly number[]): Promise<Session> {
   const { program, context } = player;
+  if (ids.some((id) => id >= program.vocabulary)) throw new RdrrError('usage', 'a text with images cannot be saved');
   const buffers = await player.contents(player.buffersOf(...ROLES));
   return { version: 1, model: program.model, manifest, program: entry.sha256, context, ids: [...ids], buffers };
 }

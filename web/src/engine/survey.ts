@@ -4,8 +4,8 @@ import { readManifest } from '../load/manifest.js';
 import { addressOf, readHashed } from '../load/source.js';
 import { contextOf } from '../program/program.js';
 import type { Contexts } from '../program/schema.js';
-import { sizeAt } from './index_file.js';
-import { openSource, programFor, type LoadOptions, type Source } from './open.js';
+import { sizeAt, type Span } from './index_file.js';
+import { openSource, programFor, towerFor, type LoadOptions, type Source } from './open.js';
 
 /** What a load would need. */
 export interface Survey {
@@ -18,6 +18,8 @@ export interface Survey {
   reason: Unsupported | string | null;
   /** Bytes of the buffers at the context that was asked for; null if the model does not run here. */
   memory: number | null;
+  /** Bytes of the buffers that the first image takes, and the largest; null if the model sees no images here. */
+  vision: Span | null;
   contexts: Contexts | null;
 }
 
@@ -25,14 +27,15 @@ export async function surveyOf(source: Source, options: LoadOptions): Promise<Su
   const { index } = source;
   const facts = { model: index.model, size: index.size, cached: await holdsShards(source) };
   const { reason, adapter } = await support(options.gpu);
-  if (!adapter) return { ...facts, reason, memory: null, contexts: null };
+  if (!adapter) return { ...facts, reason, memory: null, vision: null, contexts: null };
   try {
     const [{ contexts, memory }] = programFor(index, adapter, options);
     const context = contextOf(contexts, options.context);
-    return { ...facts, reason: null, memory: sizeAt(memory, contexts, context), contexts };
+    const vision = towerFor(index, adapter, options)?.memory ?? null;
+    return { ...facts, reason: null, memory: sizeAt(memory, contexts, context), vision, contexts };
   } catch (error) {
     if (!(error instanceof RdrrError)) throw error;
-    return { ...facts, reason: error.message, memory: null, contexts: null };
+    return { ...facts, reason: error.message, memory: null, vision: null, contexts: null };
   }
 }
 
@@ -46,6 +49,7 @@ async function holdsShards({ index, base, access }: Source): Promise<boolean> {
   if (!cache) return false;
   const where = `${base}manifest.json`;
   const manifest = readManifest(await readHashed(where, index.manifest, access), where, index.shards);
-  for (const shard of manifest.shards) if (!(await cache.has(addressOf(base, shard)))) return false;
+  const loaded = index.loads?.map((number) => manifest.shards[number]!) ?? manifest.shards;
+  for (const shard of loaded) if (!(await cache.has(addressOf(base, shard)))) return false;
   return true;
 }

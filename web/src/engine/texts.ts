@@ -4,6 +4,7 @@ import type { Recorded, TokenLogprob } from '../sampling/logprobs.js';
 import type { Generation, Group } from '../sequence/sequence.js';
 import { Grammars, type Answer, type Constraint, type GrammarSource, type Text } from '../text/index.js';
 import { keptOf, samplingOf, schemaOf, stopsOf, tokensOf, topOf, type AnyTextRequest, type Logprob, type TextEvent, type TextRequest, type TokenEntry } from './requests.js';
+import { takenImages, type Sight } from './sight.js';
 import { Timing } from './timing.js';
 
 /** Makes the texts of requests out of the ids that `generate` yields. */
@@ -14,6 +15,7 @@ export class Texts {
     readonly text: Text | null,
     private readonly program: Program,
     private readonly grammar: GrammarSource | undefined,
+    private readonly sight: Sight | null,
     private readonly generate: (prompt: readonly number[], options: Generation) => AsyncIterable<Group>,
   ) {}
 
@@ -21,7 +23,7 @@ export class Texts {
   async *of(given: AnyTextRequest, signal?: AbortSignal): AsyncGenerator<TextEvent> {
     const { request } = given;
     if (!this.program.passes.length) throw new RdrrError('usage', 'the package generates no text; use embeddings');
-    const [prompt, ends] = this.prompt(given);
+    const [prompt, ends] = await this.prompt(given);
     const copies = request.n ?? 1;
     const timing = new Timing(prompt.length);
     const common = { max_tokens: tokensOf(given), logprobs: topOf(given), context_shift: keptOf(request), signal };
@@ -45,8 +47,9 @@ export class Texts {
     timing: Timing,
     options: Generation,
   ): AsyncGenerator<Omit<TextEvent, 'index'>> {
-    const answer = this.answerTo(given, prompt);
-    const stream = this.text?.stream(prompt, stopsOf(given.request), answer ? this.text.chat!.shows : undefined) ?? null;
+    const said = prompt.filter((id) => id < this.program.vocabulary);
+    const answer = this.answerTo(given, said);
+    const stream = this.text?.stream(said, stopsOf(given.request), answer ? this.text.chat!.shows : undefined) ?? null;
     let ended = false;
     timing.start();
     for await (const { ids, recorded } of this.generate(prompt, options)) {
@@ -96,7 +99,7 @@ export class Texts {
   }
 
   /** Return the ids of a request's prompt, and those that end its texts. */
-  private prompt(given: AnyTextRequest): [number[], Set<number>] {
+  private async prompt(given: AnyTextRequest): Promise<[number[], Set<number>]> {
     const { ends } = this.program;
     if (given.kind === 'completion') {
       const { prompt } = given.request;
@@ -106,7 +109,15 @@ export class Texts {
     if (!chat) throw new RdrrError('usage', 'the package has no chat template; use completions');
     const { messages, tools, tool_choice, chat_template_kwargs: variables } = given.request;
     const calls = tools && tool_choice !== 'none' ? { tools } : {};
-    return [chat.encode(messages, { ...calls, ...(variables && { variables }) }), new Set([...ends, ...chat.ends])];
+    const looked = takenImages(messages)[1].length ? await this.requireSight().look(messages) : null;
+    const images = looked && { images: looked.images, recipe: this.requireSight().recipe };
+    const options = { ...calls, ...(variables && { variables }), ...(images && { images }) };
+    return [chat.encode(looked?.messages ?? messages, options), new Set([...ends, ...chat.ends])];
+  }
+
+  private requireSight(): Sight {
+    if (this.sight) return this.sight;
+    throw new RdrrError('usage', 'the model sees no images: its package has none that browsers read');
   }
 
   /** Return the tokenizer and what is read with it; an error says that there is none. */

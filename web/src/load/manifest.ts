@@ -48,6 +48,26 @@ export interface EmbeddingBlock {
   defaultPromptName?: string | null;
 }
 
+/** The block `processor`: how an image becomes patches, and what stands for them in a prompt. */
+export interface ProcessorBlock {
+  sizing: string;
+  resample: string;
+  minPixels?: number;
+  maxPixels?: number;
+  rescaleFactor: number;
+  mean: readonly number[];
+  deviation: readonly number[];
+  patchSize: number;
+  temporalPatchSize?: number;
+  mergeSize: number;
+  patchOrder?: string;
+  channelOrder?: string;
+  placeholder: string;
+  token: string;
+  before?: string;
+  after?: string;
+}
+
 /** What the runtime reads of a manifest; the program states all that is computed. */
 export interface Manifest {
   id: string;
@@ -56,6 +76,8 @@ export interface Manifest {
   tokenizer: TokenizerBlock;
   /** null for a package that makes no embeddings. */
   embedding: EmbeddingBlock | null;
+  /** null for a package whose model sees no images. */
+  processor: ProcessorBlock | null;
 }
 
 type Json = any; // decoded JSON of unknown form
@@ -73,7 +95,7 @@ export function readManifest(text: string, where: string, hashes: readonly strin
     const tensors = new Map(Object.entries(data.tensors).map(([name, entry]) => [name, tensorOf(entry)]));
     const { embeddingPostprocessor, classifier } = data.inference?.output ?? {};
     const embedding = classifier ? null : (embeddingPostprocessor ?? null);
-    return { id: String(data.modelId), shards, tensors, tokenizer: data.tokenizer ?? {}, embedding };
+    return { id: String(data.modelId), shards, tensors, tokenizer: data.tokenizer ?? {}, embedding, processor: data.processor ?? null };
   } catch (error) {
     throw new RdrrError('format', `${where}: not a manifest that this runtime reads`, { cause: error });
   }

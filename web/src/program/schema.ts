@@ -63,6 +63,30 @@ export interface Growing {
   most?: number | null;
 }
 
+/** A table of rotations with a row for each row of a pass, behind those of the context. */
+export interface ImageRope {
+  /** Index of its range. */
+  range: number;
+  /** Radians per position of each pair. */
+  frequencies: readonly number[];
+  /** What cosines and sines are multiplied by. */
+  factor?: number;
+  /** The position that rotates each pair: 0 for time, 1 for height, 2 for width. */
+  axes: readonly number[];
+}
+
+/** What the host writes for the rows of a pass that are tokens of images. */
+export interface Images {
+  /** The id from which on ids are those of tokens of images. */
+  first: number;
+  /** Index of the range of the features of each part, f32 [rows, width]. */
+  features: readonly number[];
+  /** Values of a row of features, zeros behind those of the tower. */
+  width: number;
+  /** The tables of rotations; none if positions of images are slots. */
+  ropes: readonly ImageRope[];
+}
+
 /** A compute pipeline. */
 export interface Kernel {
   /** Name for messages. */
@@ -258,6 +282,54 @@ export interface Scale {
   offset: number;
 }
 
+/** A vision tower. The contexts of its program are numbers of patches. The results of the merged parts are the taps in their order, and then the embeddings. What the host writes for an image, by the index of its range: */
+export interface Tower {
+  /** Values of the patches, f32 [patches, inputs]. */
+  patches: number;
+  /** Rows of the position embedding around each patch, u32 [patches, 4]. */
+  nearest: number;
+  /** Their factors, f32 [patches, 4]. */
+  factors: number;
+  /** Rotations of each patch, f32 [patches, pairs, 2], the first half of the pairs by its row and the second by its column; null if the tower has none. */
+  rope?: number | null;
+  /** The first patch of each token and the one behind its last, u32 [tokens, 2]; null if no phase reads them. */
+  of_token?: number | null;
+  /** Radians per row or column of each pair of a half. */
+  frequencies?: readonly number[];
+  /** Rows and columns of the position embedding. */
+  grid: number;
+  /** How it is read, see `Vision.position_sampling`. */
+  sampling: "bilinear" | "nearest" | "separate";
+  /** Values of a patch. */
+  inputs: number;
+  /** Rows and columns of the patches of a token. */
+  merge: number;
+  /** Values of a row of the results. */
+  width: number;
+  /** Where the rows of patches are written. */
+  patch_rows: TowerStep;
+  /** Where those of tokens are. */
+  token_rows: TowerStep;
+  /** The parts, in the order of execution. */
+  parts: readonly TowerPart[];
+}
+
+/** Phases of a tower that run for the same number of rows. */
+export interface TowerPart {
+  /** The phases. */
+  phases: readonly Phase[];
+  /** Index of the range of the result, f32 [tokens, width], if there is a row for each token; null if there is one for each patch. */
+  result?: number | null;
+}
+
+/** Where the host writes the rows of the parts of a tower: indices of ranges. */
+export interface TowerStep {
+  /** The records `step_header` and `step_row`. */
+  step: number;
+  /** A record `segment` for each row. */
+  segments: number;
+}
+
 /** A load step: f32 tensors, one after the other. */
 export interface Vector {
   kind: "vector";
@@ -347,4 +419,8 @@ export interface Program {
   hidden?: RowsPass | null;
   /** Leaves the logits behind each token; null if they were not asked for. */
   scores?: RowsPass | null;
+  /** What rows of images need; null for a model that sees none. */
+  images?: Images | null;
+  /** The vision tower of a program that is one, and has no passes. */
+  tower?: Tower | null;
 }

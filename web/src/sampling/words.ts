@@ -45,15 +45,15 @@ export function samplerWords(
   });
 }
 
-/** Return every token with a count or a bias, in order of the ids. */
-export function entriesOf(options: SamplingOptions, seen: readonly number[]): Entry[] {
+/** Return every token of a vocabulary with a count or a bias, in order of the ids; those of images have none. */
+export function entriesOf(options: SamplingOptions, seen: readonly number[], vocabulary: number): Entry[] {
   const entries = new Map<number, Entry>();
   const entry = (id: number): Entry => {
     const known = entries.get(id) ?? { id, count: 0, bias: 0 };
     entries.set(id, known);
     return known;
   };
-  if (penalizes(options)) for (const id of seen) entry(id).count += 1;
+  if (penalizes(options)) for (const id of seen) if (id < vocabulary) entry(id).count += 1;
   for (const [id, bias] of Object.entries(options.logit_bias ?? {})) entry(Number(id)).bias = bias;
   return [...entries.values()].sort((one, other) => one.id - other.id);
 }

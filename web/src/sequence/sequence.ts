@@ -1,4 +1,6 @@
 import { RdrrError } from '../errors.js';
+import { writeImages } from '../images/inputs.js';
+import { Positions, type SeenImages } from '../images/seen.js';
 import type { Player } from '../player/player.js';
 import { packStep } from '../program/records.js';
 import type { Logprobs, Pass, Phase } from '../program/schema.js';
@@ -68,12 +70,15 @@ export class Sequence {
   private cached: number[] = [];
   /** Whether the model has states, which cannot go back to an earlier position. */
   private readonly hasStates: boolean;
+  private readonly positions: Positions | null;
 
   /** `grow` returns a player with room for more tokens, or null; it takes the place of the player before. */
   constructor(
     private player: Player,
     private readonly grow: (context: number) => Promise<Player | null> = async () => null,
+    private readonly images: SeenImages | null = null,
   ) {
+    this.positions = images && new Positions(images);
     this.hasStates = player.buffersOf('state').length > 0;
   }
 
@@ -93,7 +98,7 @@ export class Sequence {
     do {
       await this.makeRoom(course.ids.length);
       const { context, program } = this.player;
-      checkPrompt(course.ids, keep === undefined ? context : Infinity, program.vocabulary);
+      checkPrompt(course.ids, keep === undefined ? context : Infinity, program.vocabulary, this.images);
       checkKeep(keep, context);
       if (course.ids.length > context) course.shift(keep!, context);
       const ended = yield* this.run(course, most - course.made, options);
@@ -187,7 +192,7 @@ export class Sequence {
     player.clear(sampler.counts);
     player.clear(sampler.bias);
     await player.prepare([sampler.scatter.kernel]);
-    for (const words of entriesWords(records, entriesOf(options, [...dropped, ...ids]), sampler.most_entries)) {
+    for (const words of entriesWords(records, entriesOf(options, [...dropped, ...ids], player.program.vocabulary), sampler.most_entries)) {
       player.write(sampler.entries, words);
       player.run([sampler.scatter], 1);
     }
@@ -223,7 +228,8 @@ export class Sequence {
       const isLast = start + tokens.length === prompt.length;
       const running = isLast ? toToken(pass) : pass.body;
       await player.prepare(kernelsOf(running));
-      player.write(program.step, packStep(program.records, { tokens, slots }));
+      const placed = this.positions && writeImages(player, this.positions, tokens, start);
+      player.write(program.step, packStep(program.records, { tokens, slots, ...placed }));
       player.run(running, tokens.length);
       this.cached.push(...tokens);
       if (!isLast && signal) await player.device.queue.onSubmittedWorkDone();
@@ -245,12 +251,15 @@ function passFor(passes: readonly Pass[], left: number): Pass {
   return pass;
 }
 
-function checkPrompt(prompt: readonly number[], context: number, vocabulary: number): void {
+function checkPrompt(prompt: readonly number[], context: number, vocabulary: number, images: SeenImages | null): void {
   if (prompt.length < 1 || prompt.length > context) {
     const most = Number.isFinite(context) ? `1 to ${context} tokens` : 'a token';
     throw new RdrrError('usage', `the prompt is empty or does not fit the context: expected ${most}, found ${prompt.length}`);
   }
-  const wrong = prompt.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocabulary));
+  const runs = images?.runs(prompt) ?? [];
+  if (runs.length && context === Infinity) throw new RdrrError('usage', 'context_shift: a text with images cannot be shortened');
+  if (runs.some(({ at, count }) => at + count === prompt.length)) throw new RdrrError('usage', 'the prompt ends with an image: let a text follow it');
+  const wrong = prompt.find((id) => !(Number.isInteger(id) && id >= 0 && (id < vocabulary || (images && id >= images.first))));
   if (wrong !== undefined) throw new RdrrError('usage', `the prompt has the id ${wrong}: expected ids below ${vocabulary}`);
 }
 

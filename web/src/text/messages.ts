@@ -1,8 +1,16 @@
 // The messages of a conversation, as OpenAI's API names their parts.
 
+/** A part of a message: `text`, or an image, of which the engine takes a URL or what the browser decodes. */
+export interface ContentPart {
+  readonly type: string;
+  readonly text?: string;
+  readonly image_url?: string | { readonly url: string };
+  readonly image?: unknown;
+}
+
 export interface ChatMessage {
   readonly role: string;
-  readonly content?: string | readonly { readonly type: string; readonly text?: string }[] | null;
+  readonly content?: string | readonly ContentPart[] | null;
   readonly tool_calls?: readonly ToolCall[];
   readonly tool_call_id?: string;
   readonly name?: string;

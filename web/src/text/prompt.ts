@@ -10,6 +10,13 @@ const ANSWER = '\u2063answer\u2063'; // stands for an answer whose ids are known
 export interface PromptOptions {
   readonly tools?: readonly Tool[];
   readonly variables?: Readonly<Record<string, unknown>>;
+  readonly images?: PromptImages;
+}
+
+/** The images of a prompt in its order, each with the ids of its tokens, and what stands for them in texts. */
+export interface PromptImages {
+  readonly images: readonly { readonly first: number; readonly tokens: number }[];
+  readonly recipe: { readonly placeholder: string; readonly token: string; readonly before?: string; readonly after?: string };
 }
 
 export class ChatPrompt {
@@ -18,6 +25,7 @@ export class ChatPrompt {
   #control: ControlTokens;
   #ends: readonly number[];
   #options: PromptOptions;
+  #places = 0; // of images, in the text so far
 
   constructor(tokenizer: Tokenizer, template: ChatTemplate, ends: readonly number[], options: PromptOptions = {}) {
     this.#tokenizer = tokenizer;
@@ -29,7 +37,12 @@ export class ChatPrompt {
 
   /** The ids of messages, and of the beginning of the answer to them. */
   ids(given: readonly ChatMessage[]): number[] {
+    return this.#seen(this.#joined(given));
+  }
+
+  #joined(given: readonly ChatMessage[]): number[] {
     const messages = given.map(plain);
+    this.#places = 0;
     const answers = given.flatMap(({ token_ids: ids }, at) => (at && ids?.length ? [{ at, ids }] : []));
     const [first] = answers;
     if (!first) return this.#encode(this.#text(messages), false);
@@ -58,7 +71,8 @@ export class ChatPrompt {
   }
 
   #text(messages: readonly Plain[]): string {
-    const { tools = null, variables = {} } = this.#control.marked(this.#options);
+    const { images: _, ...options } = this.#options;
+    const { tools = null, variables = {} } = this.#control.marked(options);
     return this.#template.render(this.#control.marked(messages), { tools, variables });
   }
 
@@ -66,11 +80,39 @@ export class ChatPrompt {
   #encode(text: string, follows: boolean): number[] {
     const ids: number[] = [];
     for (const part of markedParts(text)) {
-      if (part.marked) ids.push(...encodePlain(this.#tokenizer, part.text));
-      else if (ids.length || follows) ids.push(...continued(this.#tokenizer, part.text, true));
-      else ids.push(...this.#tokenizer.encode(part.text));
+      const written = part.marked ? part.text : this.#filled(part.text);
+      if (part.marked) ids.push(...encodePlain(this.#tokenizer, written));
+      else if (ids.length || follows) ids.push(...continued(this.#tokenizer, written, true));
+      else ids.push(...this.#tokenizer.encode(written));
     }
     return ids;
+  }
+
+  // A text of the template with the tokens of images in place of placeholders.
+  #filled(text: string): string {
+    const { images, recipe } = this.#options.images ?? {};
+    if (!images || !recipe) return text;
+    return text.replaceAll(recipe.placeholder, () => {
+      const tokens = images[this.#places++]?.tokens ?? 0;
+      return `${recipe.before ?? ''}${recipe.token.repeat(tokens)}${recipe.after ?? ''}`;
+    });
+  }
+
+  // Ids with those of the images in place of their tokens.
+  #seen(ids: number[]): number[] {
+    const { images, recipe } = this.#options.images ?? {};
+    if (!images || !recipe) return ids;
+    if (this.#places !== images.length) {
+      throw new RdrrError('usage', `the chat template does not have one place for each image: expected ${images.length}, found ${this.#places}`);
+    }
+    const [token, ...more] = continued(this.#tokenizer, recipe.token, true);
+    const expected = images.flatMap(({ first, tokens }) => Array.from({ length: tokens }, (_, index) => first + index));
+    const found = ids.filter((id) => id === token).length;
+    if (more.length || found !== expected.length) {
+      throw new RdrrError('usage', `the prompt has other tokens of images than its images need: expected ${expected.length}, found ${found}`);
+    }
+    let next = 0;
+    return ids.map((id) => (id === token ? expected[next++]! : id));
   }
 }
 
@@ -81,6 +123,7 @@ function plain(message: ChatMessage, at: number): Plain {
   const { token_ids: _, content, ...rest } = message;
   const role = message.role === 'developer' ? 'system' : message.role;
   if (!Array.isArray(content)) return { ...rest, role, ...(content == null ? {} : { content }) };
+  if (content.some(({ type }: { type: string }) => type === 'image')) return { ...rest, role, content };
   const texts = content.map(({ type, text }: { type: string; text?: string }) => {
     if (text === undefined) throw new RdrrError('usage', `messages.${at}: only text is read, found a part of type ${type}`);
     return text;

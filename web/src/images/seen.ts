@@ -1,0 +1,113 @@
+// The images that a model has seen. Each token of one has an id behind those of text, so that texts with images are
+// compared, and their beginnings reused, like any others.
+import { RdrrError } from '../errors.js';
+
+/** What stands in place of the tokens of an image: the embeddings, then what is added after the first layers. */
+export interface Features {
+  parts: readonly Float32Array[];
+  /** Rows and columns of tokens. */
+  rows: number;
+  columns: number;
+}
+
+export interface SeenImage extends Features {
+  /** Id of the first token. */
+  first: number;
+  tokens: number;
+}
+
+/** Rows of a pass that are tokens of an image: the first row, their number, the image and its first token there. */
+export interface Run {
+  at: number;
+  count: number;
+  image: SeenImage;
+  start: number;
+}
+
+const MOST_BYTES = 256 << 20; // of features that are kept for later prompts
+
+export class SeenImages {
+  private next: number;
+  private readonly byKey = new Map<string, SeenImage>(); // in the order of their last use
+
+  constructor(readonly first: number) {
+    this.next = first;
+  }
+
+  /** Return the image of a key, which is encoded if it is a new one. */
+  async add(key: string, encode: () => Promise<Features>): Promise<SeenImage> {
+    let image = this.byKey.get(key);
+    if (image) {
+      this.byKey.delete(key);
+    } else {
+      const features = await encode();
+      image = { ...features, first: this.next, tokens: features.rows * features.columns };
+      this.next += image.tokens;
+    }
+    this.byKey.set(key, image);
+    this.forget(image);
+    return image;
+  }
+
+  /** Forget the images that were not used for longest, but not those of the present prompt, which are the last. */
+  private forget(last: SeenImage): void {
+    const bytes = ({ parts }: SeenImage): number => parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
+    let sum = [...this.byKey.values()].reduce((total, image) => total + bytes(image), 0);
+    for (const [key, image] of this.byKey) {
+      if (sum <= MOST_BYTES || image === last) return;
+      this.byKey.delete(key);
+      sum -= bytes(image);
+    }
+  }
+
+  /** Return the parts of images among ids. */
+  runs(ids: readonly number[]): Run[] {
+    const runs: Run[] = [];
+    for (let at = 0; at < ids.length; at += 1) {
+      if (ids[at]! < this.first) continue;
+      const image = this.of(ids[at]!);
+      const start = ids[at]! - image.first;
+      let count = 1;
+      while (start + count < image.tokens && ids[at + count] === ids[at]! + count) count += 1;
+      runs.push({ at, count, image, start });
+      at += count - 1;
+    }
+    return runs;
+  }
+
+  private of(id: number): SeenImage {
+    for (const image of this.byKey.values()) if (id >= image.first && id < image.first + image.tokens) return image;
+    throw new RdrrError('usage', 'an image of the prompt is forgotten: ask again');
+  }
+}
+
+/** The positions of the tokens of a text, which images make differ from their slots. */
+export class Positions {
+  /** For each image the slot behind it, and by how much positions fall behind slots from there on. */
+  private marks: { slot: number; behind: number }[] = [];
+
+  constructor(readonly images: SeenImages) {}
+
+  /** Return the positions of ids from a slot on, in time, height and width; what was there before is forgotten. */
+  of(ids: readonly number[], base: number): [number, number, number][] {
+    this.marks = this.marks.filter(({ slot }) => slot <= base);
+    let behind = this.marks.at(-1)?.behind ?? 0;
+    const runs = this.images.runs(ids);
+    return ids.map((_, row) => {
+      const run = runs[0];
+      const slot = base + row;
+      if (!run || row < run.at) return [slot - behind, slot - behind, slot - behind];
+      const { image, at, count, start } = run;
+      const first = base + at - start - behind;
+      const token = start + row - at;
+      if (row === at + count - 1) {
+        runs.shift();
+        if (start + count === image.tokens) {
+          behind = slot + 1 - (first + Math.max(image.rows, image.columns));
+          this.marks.push({ slot: slot + 1, behind });
+        }
+      }
+      return [first, first + Math.floor(token / image.columns), first + (token % image.columns)];
+    });
+  }
+}
