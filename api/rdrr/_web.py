@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.program.schema import Program
+    from rdrr_runtime.program.steps import LoadStep
 
     from rdrr._load_options import KvDtype
 

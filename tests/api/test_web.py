@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import rdrr
@@ -73,6 +74,28 @@ def test_programs_and_an_index_are_written_beside_a_package_that_stays_as_it_is(
         at_end = at_context(read_program(content), entry["contexts"]["most"])
         assert sum(buffer.size for buffer in at_end.buffers) == entry["memory"][1]
         assert max(part.size for part in at_end.ranges) == entry["binding"][1]
+
+
+SEEING = Path(__file__).parents[1] / "data" / "small-qwen3-vl"
+
+
+def test_a_model_that_sees_has_programs_of_its_tower_if_browsers_know_its_recipe(tmp_path, device):
+    folder = tmp_path / "package"
+    rdrr.convert(SEEING, folder, quantize="f16", shard_size=1 << 19)
+    written = rdrr.web(folder, targets=[device])
+    index = read_index(folder / "web")
+    (tower,) = index["towers"]
+    (program,) = written.programs
+    assert [entry.file for entry in written.towers] == [tower["file"]]
+    assert read_program((folder / "web" / tower["file"]).read_bytes()).tower is not None
+    assert program.file != tower["file"]
+    # Texts do not wait for the weights of the tower.
+    assert index["loads"] == [0]
+    assert index["size"] == (folder / "shard_00000.bin").stat().st_size
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    fixed = manifest["processor"] | {"sizing": "fixed", "height": 32, "width": 32}
+    change_manifest(folder, processor=fixed)
+    assert rdrr.web(folder, targets=[device]).towers == ()
 
 
 def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(package):

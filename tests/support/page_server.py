@@ -31,6 +31,7 @@ class PageServer(ThreadingHTTPServer):
         requests: The bodies of all requests for text.
         gone: Set when a client has gone in the middle of an answer.
         chats: Whether the model has a chat template.
+        sees: Whether messages may have images.
         models: Names of the models.
         extra: Contents of further files by their paths.
     """
@@ -40,6 +41,7 @@ class PageServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.gone = threading.Event()
         self.chats = True
+        self.sees = False
         self.models = [MODEL]
         self.extra: dict[str, bytes] = {}
         self.files = TestClient(Starlette(routes=page_routes()))
@@ -72,7 +74,12 @@ class _Handler(BaseHTTPRequestHandler):
             "/v1/models": {"data": [{"id": name} for name in self.server.models]},
             "/props": {
                 "models": [
-                    {"model": name, "adapter": "a card", "context": 4096 + at}
+                    {
+                        "model": name,
+                        "adapter": "a card",
+                        "context": 4096 + at,
+                        "modalities": {"vision": self.server.sees},
+                    }
                     for at, name in enumerate(self.server.models)
                 ]
             },
@@ -100,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"{}", {})
             return
         asked = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
+        asked = asked if isinstance(asked, str) else asked[-1]["text"]
         if asked == "refuse":
             fault = {"error": {"message": "the prompt has 5,120 tokens, 4,096 fit"}}
             self._send(400, json.dumps(fault).encode(), {})

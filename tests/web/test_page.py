@@ -151,6 +151,46 @@ def test_a_model_without_a_template_continues_a_text(chromium, server):
     assert [request["prompt"] for request in server.requests] == ["Once", "Once"]
 
 
+CHOOSE = """(async () => {
+  const canvas = Object.assign(document.createElement('canvas'), {width: %d, height: 30});
+  canvas.getContext('2d').fillRect(0, 0, 9, 9);
+  const blob = await new Promise((done) => canvas.toBlob(done));
+  const chosen = new DataTransfer();
+  chosen.items.add(new File([blob], 'one.png', {type: 'image/png'}));
+  chosen.items.add(new File(['no picture'], 'two.png', {type: 'image/png'}));
+  const field = document.querySelector('#pictures');
+  field.files = chosen.files;
+  field.onchange();
+})()"""
+PICTURES = "document.querySelectorAll('#chosen img').length"
+
+
+def test_pictures_go_with_a_message_where_the_model_sees(chromium, server):
+    assert opened(chromium, server).evaluate("document.querySelector('#add-picture').hidden")
+    server.sees = True
+    page = opened(chromium, server)
+    page.evaluate(CHOOSE % 20)
+    page.wait(f"{PICTURES} === 1")
+    page.wait("!document.querySelector('#notice').hidden")
+    assert page.text("#notice-text") == "two.png is no picture that this browser reads."
+    page.click("#chosen button")
+    page.evaluate(CHOOSE % 2000)  # wider than what is kept of a picture
+    page.wait(f"{PICTURES} === 1")
+    answer(page, "look")
+    (message,) = server.requests[-1]["messages"]
+    image, said = message["content"]
+    assert image["type"] == "image_url"
+    assert image["image_url"]["url"].startswith("data:image/webp;base64,")
+    assert said == {"type": "text", "text": "look"}
+    page.reload()
+    page.wait(IDLE)
+    sizes = "[...document.querySelectorAll('.message.user img')].map((i) => i.naturalWidth)"
+    page.wait(f"{sizes}[0] > 0")
+    assert page.evaluate(sizes) == [1024]
+    assert page.evaluate(PICTURES) == 0
+    page.evaluate("localStorage.clear()")
+
+
 MANIFEST = json.dumps(
     {
         "modelId": "small",

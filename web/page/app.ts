@@ -1,9 +1,10 @@
 // The page: it holds a conversation and the engine that answers.
 import { byId, element } from './dom.js';
-import { EngineError, type Message, type ModelInfo, type PageEngine, type Piece, type Question } from './engine.js';
+import { EngineError, type Message, type ModelInfo, type PageEngine, type Part, type Piece, type Question } from './engine.js';
 import { Loader } from './loader.js';
 import { MessageView, type Actions } from './messages.js';
 import { Meter, showSpeed, showUsed } from './meter.js';
+import { Pictures } from './pictures.js';
 import { samplingOf } from './settings.js';
 import { closeMenu, showConversations } from './side.js';
 import { conversations, current, forget, isConversationKey, keep, newConversation, type Conversation, type Settings, type Turn } from './store.js';
@@ -19,6 +20,7 @@ export class App {
   #views: MessageView[] = [];
   #running: AbortController | null = null;
   #loader = new Loader(() => void this.reopen());
+  #pictures = new Pictures((reason) => this.tell(reason));
   #isFollowing = true;
 
   constructor(engines: Engines, settings: Settings) {
@@ -142,6 +144,7 @@ export class App {
     byId('log').hidden = !isChat;
     byId('draft').hidden = isChat;
     byId('text').hidden = !isChat;
+    if (this.#info) this.#pictures.on = isChat && this.#info.sees;
     byId('welcome').hidden = !isChat || turns.length > 0 || this.#info === null;
     byId<HTMLTextAreaElement>('draft-text').value = text;
     this.#showTurns();
@@ -207,9 +210,10 @@ export class App {
     if (this.#running || !this.#info) return;
     if (!this.#info.chat) return this.#continue();
     const content = text.value.trim();
-    if (!content) return;
+    const pictures = this.#pictures.take();
+    if (!content && !pictures.length) return;
     text.value = '';
-    this.#conversation.turns.push({ role: 'user', content });
+    this.#conversation.turns.push({ role: 'user', content, ...(pictures.length && { pictures }) });
     await this.#answer();
   }
 
@@ -225,6 +229,7 @@ export class App {
     const [turn] = this.#conversation.turns.splice(at);
     const text = byId<HTMLTextAreaElement>('text');
     text.value = turn?.content ?? '';
+    this.#pictures.put(turn?.pictures ?? []);
     this.#keep();
     this.#show();
     text.focus();
@@ -318,7 +323,17 @@ export class App {
 function messagesOf(turns: readonly Turn[], system: string, model: string | undefined): Message[] {
   const said = turns.filter(({ role, content }) => role === 'user' || content);
   const first: Message[] = system.trim() ? [{ role: 'system', content: system }] : [];
-  return [...first, ...said.map(({ role, content, ids }) => ({ role, content, ...(ids && ids.model === model && { token_ids: ids.ids }) }))];
+  return [...first, ...said.map((turn) => {
+    const { role, ids } = turn;
+    return { role, content: contentOf(turn), ...(ids && ids.model === model && { token_ids: ids.ids }) };
+  })];
+}
+
+// Pictures come before the text of their message.
+function contentOf({ content, pictures = [] }: Turn): Message['content'] {
+  if (!pictures.length) return content;
+  const parts: Part[] = pictures.map((url) => ({ type: 'image_url', image_url: { url } }));
+  return content ? [...parts, { type: 'text', text: content }] : parts;
 }
 
 // Reads all pieces, and shows them at most once for each frame.

@@ -46,10 +46,10 @@ export class BrowserEngine implements PageEngine {
       worker.terminate();
       throw error;
     }
-    const { id, context, chat, text, generates, memory, adapter } = this.#engine.model;
+    const { id, context, chat, text, sees, generates, memory, adapter } = this.#engine.model;
     if (!generates) throw new EngineError('The model makes embeddings and writes no text: scripts use it, with `engine.embed`.');
     if (!text) throw new EngineError('The package has no tokenizer, so it takes no text.');
-    return { id, context, chat, where: [this.label, adapter, bytes(memory)].filter(Boolean).join(', ') };
+    return { id, context, chat, sees, where: [this.label, adapter, bytes(memory)].filter(Boolean).join(', ') };
   }
 
   async *answer({ sampling, ...asked }: Question, signal: AbortSignal): AsyncGenerator<Piece> {

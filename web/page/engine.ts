@@ -4,14 +4,17 @@ export interface ModelInfo {
   readonly id: string;
   readonly context: number | null; // most tokens of a prompt and its answer
   readonly chat: boolean; // the model answers messages; others continue a text
+  readonly sees: boolean; // messages may have pictures
   readonly where: string; // what it runs on, for people
 }
 
 export interface Message {
   readonly role: 'system' | 'user' | 'assistant';
-  readonly content: string;
+  readonly content: string | readonly Part[];
   readonly token_ids?: readonly number[];
 }
+
+export type Part = { readonly type: 'text'; readonly text: string } | { readonly type: 'image_url'; readonly image_url: { readonly url: string } };
 
 export interface Sampling {
   readonly temperature: number;

@@ -1,5 +1,6 @@
 // The messages of a conversation on the page.
 import { button, element } from './dom.js';
+import { picture } from './pictures.js';
 import type { Turn } from './store.js';
 
 export interface Actions {
@@ -29,7 +30,7 @@ export class MessageView {
     else if (isLast) buttons.append(button('Regenerate', () => actions.regenerate()));
     buttons.append(this.#stats);
     this.node = element('article', { className: `message ${turn.role}`, ariaLabel: NAMES[turn.role] },
-      element('h2', { className: 'role' }, NAMES[turn.role]), this.#thoughts, this.#content, this.#note, buttons);
+      element('h2', { className: 'role' }, NAMES[turn.role]), ...pictures(turn), this.#thoughts, this.#content, this.#note, buttons);
     this.update(turn);
   }
 
@@ -44,6 +45,10 @@ export class MessageView {
     this.#note.textContent = turn.note ?? '';
     this.#stats.textContent = turn.stats ?? '';
   }
+}
+
+function pictures({ pictures: urls = [] }: Turn): HTMLElement[] {
+  return urls.length ? [element('div', { className: 'pictures' }, ...urls.map(picture))] : [];
 }
 
 const FENCE = /^ {0,3}```([^\n`]*)\n([\s\S]*?)(?:^ {0,3}```[ \t]*(?:\n|$)|$(?![\s\S]))/gm;

@@ -14,6 +14,7 @@ interface Facts {
   readonly adapter?: string;
   readonly backend?: string;
   readonly context?: number;
+  readonly modalities?: { readonly vision?: boolean };
 }
 
 interface Delta {
@@ -55,9 +56,9 @@ export class ServerEngine implements PageEngine {
     this.models = ((await this.#json('v1/models')) as { data: { id: string }[] }).data.map(({ id }) => id);
     if (!this.models.includes(this.model)) this.model = this.models[0] ?? '';
     const chat = await this.#chats(); // loads the model, where it is not
-    const { adapter, backend, context } = await this.#facts();
+    const { adapter, backend, context, modalities } = await this.#facts();
     const place = adapter ?? backend;
-    return { id: this.model, context: context ?? null, chat, where: place ? `${this.label}, ${place}` : this.label };
+    return { id: this.model, context: context ?? null, chat, sees: Boolean(modalities?.vision), where: place ? `${this.label}, ${place}` : this.label };
   }
 
   async *answer(question: Question, signal: AbortSignal): AsyncGenerator<Piece> {

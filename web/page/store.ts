@@ -4,6 +4,7 @@
 export interface Turn {
   role: 'user' | 'assistant';
   content: string;
+  pictures?: readonly string[]; // as URLs that hold them
   reasoning?: string;
   note?: string; // why the answer is not complete
   stats?: string; // tokens and speed, for people

@@ -246,6 +246,7 @@ def _facts(service: Service) -> dict[str, Any]:
         "backend": info.name,
         "adapter": info.adapter,
         "context": info.context,
+        "modalities": {"vision": service.model.package.vision_graph is not None},
         "slots": worker.slots,
         "jobs": worker.jobs,
         "restarts": worker.restarts,
