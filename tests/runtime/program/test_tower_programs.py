@@ -1,4 +1,4 @@
-"""Programs of vision towers, whose contexts are numbers of patches, and what texts need of images."""
+"""Programs of vision towers, whose contexts are patches, and what texts need of images."""
 
 from __future__ import annotations
 
