@@ -94,7 +94,7 @@ def test_products_and_attention_on_matrices_stay_within_the_bound_of_f16(
     with closing(GpuTower(towers.packages["f16"], device)) as tower:
         image = towers.patches((2, 12, 12))
         assert error(tower, image, towers.expected(image)) <= HALF
-        names = " ".join(phase.name for part in tower._buffers._parts for phase in part.phases)
+        names = " ".join(phase.name for part in tower._buffers.parts for phase in part.phases)
         assert "attention_subgroup" in names
         assert "matmul_subgroup" in names
 
