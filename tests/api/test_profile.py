@@ -137,6 +137,7 @@ def test_the_parts_of_a_pass_in_one_dispatch_are_measured(measured):
     assert "waits alone" in shown
 
 
+@pytest.mark.thorough
 def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path, monkeypatch):
     def refuse(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
