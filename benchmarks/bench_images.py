@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 from _prepared import Clock, package
 from _script import keep_busy, prepare_environment, table
-from configured_shapes import CONFIGURED, ConfiguredShape
+from _shape_families import ConfiguredShape
+from configured_shapes import CONFIGURED
 from rdrr_device.device import Device
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.gpu import GpuBackend

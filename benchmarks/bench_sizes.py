@@ -6,8 +6,8 @@
 Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
 predictions (nats a token, with its standard error), perplexity and how often both find the same
 token most probable. The text must not be the one on which sensitivities are measured: phrases that
-both have are refused. Windows are taken from all over the text. `--bits` adds packages of so many
-bits a weight beside those of the mix's size. The last line is one JSON object.
+both have are refused. Windows are taken from all over the text. `--bits` adds packages of that
+many bits a weight beside those of the mix's size. The last line is one JSON object.
 """
 
 from __future__ import annotations

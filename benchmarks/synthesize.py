@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from configured_shapes import ALL_SHAPES, ConfiguredShape
+from _shape_families import ConfiguredShape
+from configured_shapes import ALL_SHAPES
 from shapes import Shape
 
 DEVIATION = 0.02

@@ -168,7 +168,7 @@ def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
     assert score.perplexity < 40  # a trained model: its 8192 tokens are not equally likely
 
 
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
 def test_one_token_per_pass_gives_the_same_logits_as_many(package, backend):
     with rdrr.load(package, backend=backend, context=16, kv_dtype="f32") as model:
         ids = model.encode("And it came to pass in those days")

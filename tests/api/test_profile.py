@@ -22,6 +22,7 @@ from support.packages import (
 from support.seeds import generator_of
 
 PROMPT, TOKENS = 11, 3
+SIZES = ("--prompt-tokens", PROMPT, "--tokens", TOKENS)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def measured(request, tmp_path_factory) -> Measured:
     folder = tmp_path_factory.mktemp("profile")
     package = write_random_package(folder / "package", llama_manifest(), generator_of(request))
     trace = folder / "trace.json"
-    words = ("--prompt-tokens", PROMPT, "--tokens", TOKENS, "--trace", trace, "--json")
+    words = (*SIZES, "--trace", trace, "--json")
     done = rdrr("profile", package.where, *words)
     assert done.code == 0, done.err
     return Measured(
@@ -136,13 +137,14 @@ def test_the_parts_of_a_pass_in_one_dispatch_are_measured(measured):
     assert "waits alone" in shown
 
 
+@pytest.mark.thorough
 def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path, monkeypatch):
     def refuse(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", refuse)
     trace = tmp_path / "trace.json"
-    done = rdrr("profile", measured.where, "--prompt-tokens", 2, "--tokens", 1, "--trace", trace)
+    done = rdrr("profile", measured.where, *SIZES, "--trace", trace)
     assert done.code == 1
     assert f"error: {trace}: the disk is full" in error_line(done)
     assert list(tmp_path.iterdir()) == []

@@ -34,16 +34,12 @@ def test_a_program_is_written_and_played(made_package, tmp_path):
     assert written.size == (tmp_path / "program.json").stat().st_size
     assert len(repr(written)) < 250
     contexts = written.program.contexts
-    options = rdrr.SamplingParams(temperature=0.7, top_p=0.9, seed=5, repeat_penalty=1.1)
     with rdrr.load(made_package, backend="wgpu", context=contexts.least) as model:
         prompt = [int(token_id) for token_id in model.encode(PROMPT)]
         greedy = model.generate(PROMPT, max_tokens=12)
-        sampled = model.generate(PROMPT, max_tokens=12, sampling=options)
-        greedy.read(), sampled.read()
+        greedy.read()
     with rdrr.play(tmp_path / "program.json", made_package, shaders=pool) as player:
         assert list(player.generate(prompt, max_tokens=12)) == greedy.token_ids
-        ids = player.generate(prompt, max_tokens=12, sampling=options)
-        assert list(ids) == sampled.token_ids
 
 
 def test_a_bare_manifest_is_enough_for_a_described_device(folder, tmp_path):

@@ -376,11 +376,12 @@ def written(path, part, url=None):
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
-def test_a_server_sees_data_urls_with_the_tower_on_its_device_and_urls_if_it_may(seeing):
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
+def test_a_server_sees_data_urls_with_the_tower_on_its_device_and_urls_if_it_may(seeing, backend):
     files = {f"/{number}.png": png(picture) for number, picture in enumerate(PICTURES)}
     machine = Machine(lambda connection, line: send(connection, files[line.split()[1]]), {})
     worker = Worker(
-        lambda: rdrr.load(seeing.folder / "package", backend="wgpu", context=256),
+        lambda: rdrr.load(seeing.folder / "package", backend=backend, context=256),
         slots=2,
         queue=2,
     )

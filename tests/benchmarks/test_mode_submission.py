@@ -89,6 +89,7 @@ def test_the_counters_of_each_mode_are_exactly_those_of_its_switches(
     assert work.pipeline_creates == 0
 
 
+@pytest.mark.thorough
 def test_the_uniform_cache_creates_one_buffer_for_each_content_and_reuses_it(backend, rng):
     contents = {uniform_content(dispatch, 1).tobytes() for dispatch in decode_dispatches(backend)}
     assert len(contents) < len(decode_dispatches(backend))  # layers have equal contents
@@ -103,6 +104,7 @@ def test_the_uniform_cache_creates_one_buffer_for_each_content_and_reuses_it(bac
         assert work.uniform_hits == work.dispatches - created
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_both_apis_compute_the_same_logits_in_every_mode(backend, rng, name, api):
@@ -113,6 +115,7 @@ def test_both_apis_compute_the_same_logits_in_every_mode(backend, rng, name, api
         assert np.array_equal(backend.logits(ids, 0), plain)
 
 
+@pytest.mark.thorough
 def test_the_installed_wgpu_py_allows_native_calls(backend):
     assert not isinstance(op_calls(backend.device.handle), WgpuCalls)
 
@@ -143,6 +146,7 @@ def test_every_mode_leaves_out_a_dispatch_that_does_not_serve_the_rows(bench, na
             assert np.array_equal(bench.download(x, 64), np.full(64, 2.0**ran, np.float32))
 
 
+@pytest.mark.thorough
 def test_every_mode_generates_the_same_ids_and_stops_at_the_end_of_the_sequence(backend, rng):
     ids, stops = endless_prompt(backend, rng, 6), frozenset({Ending.EOS})
     plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
@@ -156,6 +160,7 @@ def test_every_mode_generates_the_same_ids_and_stops_at_the_end_of_the_sequence(
         assert ids_until_end == [*plain[:end], Ending.EOS]
 
 
+@pytest.mark.thorough
 def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
     ids, turn = endless_prompt(backend, rng, 7), prompt(rng, 4)
     ending = Ending(backend, len(ids) + 3)
@@ -171,6 +176,7 @@ def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
     assert relative_error(other, fresh) > 1e-3  # the control
 
 
+@pytest.mark.thorough
 def test_a_small_timer_collects_only_between_submissions(backend, rng, monkeypatch):
     device, first = backend.device, backend.greedy(prompt(rng, 5), 0, 1)
     ops = len(decode_dispatches(backend))

@@ -40,7 +40,12 @@ def divergence(package, plain, text):
         return compare(model, base, text, window=256, limit=2048).mean_divergence
 
 
-@pytest.mark.parametrize("layout", [{}, {"transpose_weights": True, "fuse_gate_up": True}])
+COLUMNS = pytest.param(
+    {"transpose_weights": True, "fuse_gate_up": True}, marks=pytest.mark.thorough
+)
+
+
+@pytest.mark.parametrize("layout", [{}, COLUMNS])
 def test_a_package_of_the_same_size_loses_less_than_the_usual_mix(tmp_path, sensitivity, layout):
     plain, imatrix = sensitivity
     usual = rdrr.convert(EXAMPLE, tmp_path / "usual", **layout)
@@ -141,6 +146,7 @@ def test_a_plan_of_another_model_is_refused(tmp_path, rng):
         convert(EXAMPLE, tmp_path / "b", plan=plan, dry_run=True)
 
 
+@pytest.mark.thorough
 def test_the_command_measures_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr("rdrr._convert.TOKENS", 512)
     done = run("convert", EXAMPLE, tmp_path / "out", "--size", "4400KiB", "--json")

@@ -156,7 +156,7 @@ def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, r
     assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
 
 
-# The first models of the cover, and one with layer norm, are those of the next two tests.
+# The first models of the cover are those of tests with smaller limits, here and in tests/runtime.
 @pytest.mark.parametrize("tiny", covering(ALL_MODELS, COVERING[3:8]))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
@@ -165,8 +165,9 @@ def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tm
     _check_gpu(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
 
 
-# Kernels of every type are compared by themselves; one model shows that they are put together.
-@pytest.mark.parametrize("tiny", covering([*TINY_MODELS, MIXTRAL], ["gemma3_text-384"]))
+# Kernels of all types are compared by themselves; test_default_limits.py has a quantized model.
+@pytest.mark.thorough
+@pytest.mark.parametrize("tiny", [*TINY_MODELS, MIXTRAL], ids=lambda tiny: tiny.name)
 def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     tiny, device, tmp_path, rng
 ):
@@ -254,7 +255,8 @@ def _is_greedy(model, ids: list[int], out: list[int]) -> bool:
     return rows.argmax(axis=1).tolist() == out
 
 
-@pytest.mark.cover
+# The commands give the same text on both backends, and the tests above compare logits.
+@pytest.mark.thorough
 def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, device, rng):
     package, model = bundled
     codec = TextCodec(package.tokenizer_bytes())

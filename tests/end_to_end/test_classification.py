@@ -84,7 +84,7 @@ def test_the_kind_of_problem_decides_what_follows_the_logits(options, expected, 
         assert np.allclose(list(row.values()), follow[expected](logits).numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
 def test_a_head_with_one_label_ranks_the_pairs_of_the_tokenizer(backend, rng, tmp_path):
     model = make_classifier(QWEN3, rng, tmp_path / "source", 1)
     path = str(tmp_path / "source" / "tokenizer.json")

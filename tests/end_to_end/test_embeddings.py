@@ -81,6 +81,7 @@ def test_embeddings_are_those_of_the_formula(
             assert np.abs(alone[0] - vectors[1]).max() <= 1e-6
 
 
+@pytest.mark.thorough
 def test_a_quantized_embedding_model_runs_on_the_gpu(rng, tmp_path):
     model = make_source(tmp_path / "source", rng, "last", default="query")
     convert(tmp_path / "source", tmp_path / "package", quantize="q4_k_m")

@@ -42,7 +42,7 @@ def ranked(package, backend="cpu", **options):
         return np.array(loaded.rank(QUERY, TEXTS, **options))
 
 
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
 def test_a_gguf_ranks_as_the_language_model_with_two_tokens(backend, rng, tmp_path):
     checkpoint, _ = written(tmp_path, rng)
     for source, package in ((checkpoint, "language"), (tmp_path / "m.gguf", "package")):

@@ -43,7 +43,13 @@ def kinds_of(folder: Path) -> set[str]:
     return {tensor.dtype for tensor in tensors if tensor.role == "expert"}
 
 
-def test_the_blocks_are_kept_and_compute_the_same(tmp_path, rng, published):
+EXACT = pytest.param({"computePrecision": "f32"}, 1e-4, id="exact")
+# By default, activations are quantized to int8 too.
+USUAL = pytest.param({}, 0.05, id="usual", marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(("hints", "tolerance"), [EXACT, USUAL])
+def test_the_blocks_are_kept_and_compute_the_same(tmp_path, rng, published, hints, tolerance):
     folder, model = published
     result = convert(folder, tmp_path / "out", tensor_types=dict.fromkeys(REST, "F32"))
     assert validate(tmp_path / "out", deep=True).faults == ()
@@ -56,13 +62,11 @@ def test_the_blocks_are_kept_and_compute_the_same(tmp_path, rng, published):
     package = open_package(tmp_path / "out")
     cpu = CpuBackend(package, context=CONTEXT)
     assert relative_error(scored(cpu, ids), reference) < 1e-4
-    exact = resolve({"run flag": {"computePrecision": "f32"}})
-    # The default quantizes activations to int8 too.
-    for policy, tolerance in ((exact, 1e-4), (None, 0.05)):
-        gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", policy=policy)
-        assert relative_error(scored(gpu, ids), reference) < tolerance
-        assert relative_error(stepped(gpu, ids, PREFILL), reference[PREFILL - 1 :]) < tolerance
-        gpu.close()
+    policy = resolve({"run flag": hints})
+    gpu = GpuBackend(package, context=CONTEXT, kv_dtype="f32", policy=policy)
+    assert relative_error(scored(gpu, ids), reference) < tolerance
+    assert relative_error(stepped(gpu, ids, PREFILL), reference[PREFILL - 1 :]) < tolerance
+    gpu.close()
 
 
 def test_a_given_quantization_decides(tmp_path, published):

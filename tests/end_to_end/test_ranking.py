@@ -25,6 +25,7 @@ QUERY = "which {document}?"
 BOUNDS = {"cpu": 1e-4, "wgpu": 1e-3}
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 @pytest.mark.parametrize("instruction", [None, "sort"])
 def test_scores_are_the_probability_of_yes(backend, instruction, rng, tmp_path):

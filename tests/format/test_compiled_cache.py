@@ -92,6 +92,7 @@ def test_compilation_is_reported_once_and_not_where_the_cache_has_it(tmp_path):
     assert any(packages.rglob("*.nbi"))
 
 
+@pytest.mark.thorough
 def test_a_folder_of_packages_that_cannot_be_written_leaves_the_cache_in_the_users_folder(tmp_path):
     packages, home = installed(tmp_path / "packages"), tmp_path / "home"
     home.mkdir()

@@ -171,8 +171,9 @@ def test_out_of_memory_during_generation_leaves_the_model_usable(made_package, o
         assert model.generate(PROMPT, max_tokens=12).read() == expected
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize(
+    "kv_dtype", ["f16", pytest.param("f32", marks=pytest.mark.thorough), "q8_0"]
+)
 def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     made_package, opened, monkeypatch, kv_dtype
 ):
@@ -198,6 +199,7 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     assert opened[-1].memory.peak == 0
 
 
+@pytest.mark.thorough  # as running out of memory during generation, which a test above does
 def test_a_batch_beyond_the_limit_is_refused_and_leaves_the_model_usable(
     made_package, opened, expected
 ):

@@ -184,7 +184,8 @@ COMMANDS = {
     "export to a GGUF": (SHARD, ("export", "{package}", "{out}", "--to", "gguf")),
     "export-program": (SHARD, ("export-program", "{package}", "{out}")),
     "web": (SHARD, ("web", "{package}", "{out}")),
-    "generate": (SHARD, ("generate", "{package}", "--prompt", "In", "--max-tokens", "1")),
+    "generate": (SHARD, ("generate", "{package}", "--prompt", "In", "--max-tokens", "1",
+                         "--backend", "cpu")),
     "generate with a draft": (
         SHARD,
         ("generate", "{original}", "--prompt", "In", "--max-tokens", "1", "--backend", "cpu",
@@ -199,14 +200,23 @@ COMMANDS = {
     ),
     "inspect": (SHARD, ("inspect", "{package}")),
     "perplexity": (
-        SHARD, ("perplexity", "{package}", "--text", "{text}", "--window", "16", "--tokens", "32"),
+        SHARD,
+        ("perplexity", "{package}", "--text", "{text}", "--window", "16", "--tokens", "32",
+         "--backend", "cpu"),
     ),
     "profile": (SHARD, ("profile", "{package}", *SHORT)),
     "report": (REPORT, ("report", "{package}")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+TIMING = {"bench", "profile"}
+"""Commands that compile many shaders, and open a package as `generate` does."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if name in TIMING else ()) for name in COMMANDS],
+)
 def test_every_command_follows_links_only_when_asked_to(converted, original, name):
     file, words = COMMANDS[name]
     places = {

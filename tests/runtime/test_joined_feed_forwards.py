@@ -78,7 +78,7 @@ def check(
     joined: pytest.MonkeyPatch,
     expected: int,
 ) -> None:
-    """Compare a model with so many joined feed-forwards with itself without any."""
+    """Compare a model with `expected` joined feed-forwards with itself without any."""
     ids = rng.integers(0, 50, IDS).tolist()
     ours, chosen, count = results(package, device, ids)
     assert count == expected

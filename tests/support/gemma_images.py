@@ -34,7 +34,7 @@ def make_gemma4(rng: np.random.Generator, tower: dict[str, Any], **text: Any) ->
 
 
 def patches_of_gemma4(rng: np.random.Generator, height: int, width: int) -> ImagePatches:
-    """Return random patches of an image of so many patches, which the tower scales."""
+    """Return random patches of an image of height x width patches, which the tower scales."""
     values = rng.uniform(-1, 1, (height * width, 3 * PATCH**2))
     return ImagePatches(values.astype(np.float32), (1, height, width))
 

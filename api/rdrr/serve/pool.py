@@ -33,7 +33,7 @@ class Offer:
     Attributes:
         name: Name of the model.
         aliases: Further names that requests may use.
-        open: Loads it into so many bytes of memory, or any number if None.
+        open: Loads it; the argument is the largest number of bytes of memory, None for no limit.
         service: What the routes need; None while it is not loaded.
         users: Requests that have it now.
         used: When a request had it last, in seconds.

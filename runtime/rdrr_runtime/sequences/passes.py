@@ -56,7 +56,7 @@ class Passes(Protocol):
         ...
 
     def consecutive(self, *parts: int) -> list[PreparedPass]:
-        """Return the passes that run parts of so many ids of one sequence, in order.
+        """Return the passes that run consecutive parts of one sequence, whose lengths are `parts`.
 
         There are none if all ids share passes with those of other sequences.
         """

@@ -47,8 +47,10 @@ def ids_of(received: Received) -> list[int]:
     return [token_id for event in received.rest() for token_id in event.ids]
 
 
-def test_jobs_that_run_together_get_the_texts_that_they_get_alone(gpu_worker):
-    worker, model = gpu_worker, gpu_worker.model
+@pytest.mark.parametrize("name", ["worker", pytest.param("gpu_worker", marks=pytest.mark.thorough)])
+def test_jobs_that_run_together_get_the_texts_that_they_get_alone(request, name):
+    worker = request.getfixturevalue(name)
+    model = worker.model
     prompts = [model.encode(prompt) for prompt in PROMPTS]
     sampled = SamplingParams(temperature=0.9, seed=3, top_k=20)
     jobs = [job(prompt) for prompt in prompts]

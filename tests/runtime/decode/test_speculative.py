@@ -130,6 +130,7 @@ def test_draft_tokens_of_the_same_model_are_all_accepted(tmp_path, rng):
     assert stats.counts.accepted >= stats.counts.drafted - 1
 
 
+@pytest.mark.thorough
 def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave_no_trace(
     device, tmp_path, rng
 ):

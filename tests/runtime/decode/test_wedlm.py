@@ -149,6 +149,7 @@ def test_passes_submitted_in_vain_do_not_disturb_the_next_generation(on_gpu, rng
     assert again[: len(some)] == some
 
 
+@pytest.mark.thorough
 def test_passes_that_do_not_run_ahead_are_launched_for_their_own_rows(on_gpu, package, rng):
     prompt, expected = defined(package, rng, SETTINGS[2], 16)
     on_gpu._masks.ahead, launched = 0, []
@@ -171,6 +172,7 @@ def recording(run, launched: list[int]):
     return recorded
 
 
+@pytest.mark.thorough
 def test_a_window_too_large_for_a_pass_is_filled_on_the_host(on_gpu, package, rng):
     prompt, expected = defined(package, rng, (17, 4.2, 0.02, None), 20)
     runs, stats = run(on_gpu, WedlmDecoding(MASK, Wedlm(17, 4.2, 0.02)), prompt, 20)

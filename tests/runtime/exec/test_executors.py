@@ -31,7 +31,7 @@ def _run(package, device, executor, groups=3):
         backend.close()
 
 
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_results_do_not_depend_on_the_items_per_workgroup(package, device, groups):
     expected, ids = _run(package, device, DispatchExecutor)
     logits, again = _run(package, device, LoopingExecutor, groups)

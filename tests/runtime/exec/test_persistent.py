@@ -276,9 +276,8 @@ def _withhold_a_word(source):
     return re.sub(store, r"if (\1 != 3u) { \g<0> }", source, count=1)
 
 
-@pytest.mark.parametrize(
-    "change", [pytest.param(_wait_for_one_more, marks=pytest.mark.thorough), _withhold_a_word]
-)
+@pytest.mark.thorough  # a test above writes the word that says that a pass gave up
+@pytest.mark.parametrize("change", [_wait_for_one_more, _withhold_a_word])
 def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
     package, device, monkeypatch, caplog, change
 ):
@@ -325,6 +324,7 @@ def _halves(words):
     return count, (second, first) if count % 2 == 0 else (first, second)
 
 
+@pytest.mark.thorough
 def test_different_passes_of_an_executor_take_turns_with_the_words(package, device):
     # Keys and values in f32, since a difference of 1e-7 can move one of f16 by a whole step.
     launched = _backend(package, device, kv_dtype="f32")

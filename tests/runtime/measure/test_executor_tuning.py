@@ -61,6 +61,7 @@ def test_kernels_tuned_to_other_workgroups_do_not_rule_out_a_grid(setting):
     assert tune_executor(setting, tuning, (ONE,)).trials[0].verdict is not Verdict.FAILED
 
 
+@pytest.mark.thorough
 def test_a_pass_with_other_logits_is_not_taken(setting, monkeypatch):
     compared = []
 

@@ -160,6 +160,7 @@ class Incomplete(Tile):
         return super().threads // 2
 
 
+@pytest.mark.thorough
 def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch):
     wrong, right = Incomplete(128, 64, 8, 4), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))

@@ -53,7 +53,10 @@ def test_only_matrices_that_are_multiplied_are_expanded(device, tmp_path, rng):
     assert table.dtype.name == "Q8_0"
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("Q5_0", "row"), ("Q5_K", "column")])
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [pytest.param("Q5_0", "row", marks=pytest.mark.thorough), ("Q5_K", "column")],
+)
 def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, layout):
     package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
     ids = rng.integers(0, VOCAB, 24).tolist()
