@@ -1,13 +1,17 @@
 """Train a small Qwen3-VL that says what it sees in pictures, and write it as a checkpoint.
 
-    python benchmarks/train_seeing.py OUT [--start CHECKPOINT] [--steps 2000] [--seed 0]
+    python benchmarks/train_seeing.py FIRST
+    python benchmarks/train_seeing.py OUT --start FIRST --turned --steps 700 --seed 1
 
 The pictures are those of `pictures.py`, new ones in each step; the loss is that of the words after
 a fixed question. The checkpoint has everything that a published one has: configuration, tokenizer
 with a chat template, settings of the image processor and weights in F16. Pixels are those of
-transformers' processor, to which the script compares its own first. The same seed gives the same
-model on the same machine. The last line is one JSON object, with the share of pictures never
-trained on whose words are all right.
+transformers' processor, to which the script compares its own first. One thread computes, so the
+same seed gives the same model on the same machine. The last line is one JSON object, with the share
+of pictures never trained on whose words are all right.
+
+Muon trains the matrices of layers and mergers, AdamW embeddings, vectors and the first convolution.
+After 400 steps it told 80 % of shapes and digits and nearly all places; AdamW alone told colours.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _muon import Muon
+from _turns import PLAIN, Turn
 from pictures import COLORS, COLUMNS, ROWS, SHAPES, SIZES, Picture, picture
 from torch import Tensor
 
@@ -48,7 +54,10 @@ TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-BATCH, RATE, WARM = 32, 3e-3, 100
+BATCH, WARM = 32, 100
+RATE, MATRIX_RATE = 3e-3, 0.02
+"""Learning rates of AdamW and of Muon."""
+
 TESTED = 16
 """Batches of pictures that come after those of the training."""
 
@@ -229,13 +238,15 @@ class Batches:
         )
         self._pad = words.convert_tokens_to_ids(VISION[1])
 
-    def inputs(self, pictures: Sequence[Picture]) -> tuple[dict[str, Tensor], Tensor]:
+    def inputs(
+        self, pictures: Sequence[Picture], turn: Turn = PLAIN
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the inputs of the model for pictures with their words, and the labels."""
         pixels = torch.from_numpy(np.stack([shown.pixels for shown in pictures]))
         rows, columns = (length // PATCH for length in pixels.shape[1:3])
         image = [self._pad] * (rows * columns // MERGE**2)
         prompt = [*self._before, *image, *self._after]
-        said = self._words([shown.words for shown in pictures], add_special_tokens=False)
+        said = self._words(list(map(turn.words, pictures)), add_special_tokens=False)
         answers = [[*ids, self._words.eos_token_id] for ids in said["input_ids"]]
         longest = max(map(len, answers))
         ids = [
@@ -250,14 +261,16 @@ class Batches:
             "pixel_values": patches_of(pixels.to(self._device)),
             # All pictures are frames of one, which do not see each other in the tower.
             "image_grid_thw": torch.tensor([[len(pictures), rows, columns]]).to(self._device),
-            "position_ids": self._positions(ids[0], (rows, columns), len(pictures)),
+            "position_ids": self._positions(ids[0], (rows, columns), len(pictures), turn),
         }, torch.tensor(labels).to(self._device)
 
-    def _positions(self, ids: list[int], grid: tuple[int, int], count: int) -> Tensor:
+    def _positions(self, ids: list[int], grid: tuple[int, int], count: int, turn: Turn) -> Tensor:
         """Return the positions of the tokens, which are the same for all pictures of a size."""
         tokens, shape = torch.tensor([ids]), torch.tensor([[1, *grid]])
         kinds = (tokens == self._pad).int()
         positions, _ = self._model.model.get_rope_index(tokens, kinds, shape)
+        of_image = kinds[0].bool()
+        positions[:, 0, of_image] = turn.places(positions[:, 0, of_image])
         expanded: Tensor = positions.expand(-1, count, -1).to(self._device)
         return expanded
 
@@ -274,28 +287,39 @@ def share_right(model: Any, batches: Batches, steps: Iterable[list[Picture]]) ->
     return float(np.mean(shares))
 
 
-def train(model: Any, batches: Batches, steps: Iterable[list[Picture]], count: int) -> None:
-    """Train a model on the pictures of some number of steps."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=RATE, weight_decay=0.01, betas=(0.9, 0.98), fused=True
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_at, count=count))
+def train(
+    model: Any, batches: Batches, steps: Iterable[list[Picture]], turns: Sequence[Turn]
+) -> None:
+    """Train a model on the pictures of steps, each with a change of places."""
+    optimizers = optimizers_of(model)
+    rate = partial(rate_at, count=len(turns))
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, rate) for each in optimizers]
     start, losses = time.perf_counter(), list[Tensor]()
-    for step, pictures in enumerate(steps, 1):
-        inputs, labels = batches.inputs(pictures)
+    for step, (pictures, turn) in enumerate(zip(steps, turns, strict=True), 1):
+        inputs, labels = batches.inputs(pictures, turn)
         logits = model(**inputs, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
         )
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        for each in (*optimizers, *schedules):
+            each.step()
         losses.append(loss.detach())
         if step % 100 == 0:
             mean = torch.stack(losses[-100:]).mean().item()
             print(f"{step:6} {mean:.4f} {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def optimizers_of(model: Any) -> tuple[torch.optim.Optimizer, ...]:
+    """Return Muon for the matrices of layers and mergers, and AdamW for all other parameters."""
+    matrices, others = list[Tensor](), list[Tensor]()
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.ndim == 2 and "embed" not in name
+        (matrices if is_matrix else others).append(parameter)
+    adam = torch.optim.AdamW(others, lr=RATE, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    return Muon(matrices, MATRIX_RATE), adam
 
 
 def rate_at(step: int, count: int) -> float:
@@ -318,10 +342,12 @@ def main() -> None:
     add("out", type=Path)
     add("--steps", type=int, default=2000)
     add("--seed", type=int, default=0)
-    add("--start", type=Path, help="a checkpoint of an earlier run to begin with")
+    add("--start", type=Path, help="a checkpoint to begin with, for the second run")
+    add("--turned", action="store_true", help="change the places of tokens, as in the second run")
     add("--device", default="cpu")
     add("--workers", type=int, default=1, help="processes that draw")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     check_patches(np.random.default_rng(options.seed))
     words = tokenizer()
@@ -329,10 +355,12 @@ def main() -> None:
     if options.start is not None:
         model = type(model).from_pretrained(options.start, dtype=torch.float32)
     model = at_once(model).to(options.device)
-    batches, keys = Batches(words, model, options.device), range(options.steps + TESTED)
+    batches = Batches(words, model, options.device)
+    keys = [(options.seed, step) for step in range(options.steps + TESTED)]
+    turns = [Turn.of(key) if options.turned else PLAIN for key in keys[: options.steps]]
     with get_context("spawn").Pool(options.workers) as pool:
-        steps = ahead(pool, [(options.seed, step) for step in keys])
-        train(model.train(), batches, islice(steps, options.steps), options.steps)
+        steps = ahead(pool, keys)
+        train(model.train(), batches, islice(steps, options.steps), turns)
         right = share_right(model.eval(), batches, steps)
     save(model, words, options.out)
     parameters = sum(parameter.numel() for parameter in model.parameters())

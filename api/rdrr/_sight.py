@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,29 +20,45 @@ if TYPE_CHECKING:
     from rdrr._backends import OpenedBackend
 
 
-PLACE = "<image>"
-"""Stands in a text for the next image."""
+PLACE, VIDEO_PLACE = "<image>", "<video>"
+"""What stands in a text for the next image, and for the next video."""
 
 
-def content_with_images(text: str, files: Sequence[str | Path]) -> str | list[dict[str, Any]]:
-    """Return the content of a message: a text, and images where it says `<image>`, or before it.
+def content_with_images(
+    text: str, images: Sequence[str | Path], videos: Sequence[str | Path] = ()
+) -> str | list[dict[str, Any]]:
+    """Return the content of a message: a text, with images and videos in their places.
+
+    Args:
+        text: The text, which says `<image>` and `<video>` where they are, or before which they are.
+        images: Files of images.
+        videos: Files of animations, or folders of frames.
 
     Raises:
-        UsageError: The text has some places, but not one for each image.
+        UsageError: The text has some places, but not one for each.
     """
-    if not files:
+    shown = {
+        PLACE: [{"type": "image_url", "image_url": {"url": str(file)}} for file in images],
+        VIDEO_PLACE: [{"type": "video", "video": str(file)} for file in videos],
+    }
+    shown = {place: parts for place, parts in shown.items() if parts}
+    if not shown:
         return text
-    texts = text.split(PLACE) if PLACE in text else [*[""] * len(files), text]
-    if len(texts) != len(files) + 1:
-        raise UsageError(
-            "the text does not have one place for each image",
-            expected=f"{len(files)} times {PLACE}, or none",
-            found=len(texts) - 1,
-        )
-    images = [{"type": "image_url", "image_url": {"url": str(file)}} for file in files]
-    said = [{"type": "text", "text": part} if part else None for part in texts]
-    pairs = zip(said, [*images, None], strict=True)
-    return [part for pair in pairs for part in pair if part is not None]
+    pieces = re.split(f"({'|'.join(shown)})", text)
+    before: list[dict[str, Any]] = []
+    for place, parts in shown.items():
+        count = pieces.count(place)
+        if not count:
+            before += parts
+        elif count != len(parts):
+            raise UsageError(
+                f"the text does not have one place for each {place[1:-1]}",
+                expected=f"{len(parts)} times {place}, or none",
+                found=count,
+            )
+    rest = {place: iter(parts) for place, parts in shown.items()}
+    said = (next(rest[p]) if p in rest else {"type": "text", "text": p} for p in pieces if p)
+    return [*before, *said]
 
 
 class Sight:

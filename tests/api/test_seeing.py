@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,26 @@ COUNT = 12
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
 """What the processor of images has by default, and that of videos has not."""
+
+
+def animation() -> bytes:
+    """Return a video of five frames, of which a second has ten."""
+    buffer, frames = BytesIO(), [drawn_image(70, 50).rotate(40 * turn) for turn in range(5)]
+    frames[0].save(
+        buffer, "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True
+    )
+    return buffer.getvalue()
+
+
+ANIMATION = animation()
+VIDEO = user(text("a "), {"type": "video", "video": ANIMATION}, text("?"))
+
+
+def filmed(**more: Any) -> dict[str, Any]:
+    """Return the message of the video as clients of OpenAI's interface send it."""
+    url = "data:image/webp;base64," + base64.b64encode(ANIMATION).decode()
+    part = {"type": "video_url", "video_url": {"url": url}, **more}
+    return user(text("a "), part, text("?"))
 
 
 class Seeing:
@@ -312,6 +334,20 @@ def test_a_command_shows_images_in_their_places(seeing, model, tmp_path):
     assert ran.json()["token_ids"] == answer.token_ids
 
 
+def test_a_command_shows_a_video(seeing, model, tmp_path):
+    file = tmp_path / "a.webp"
+    file.write_bytes(ANIMATION)
+    package = str(seeing.folder / "package")
+    options = ["-n", 6, "--backend", "cpu", "--context", 256, "--json"]
+    ran = command("generate", package, "--video", str(file), "-p", "a <video>?", *options)
+    answer = model.chat([VIDEO], max_tokens=6)
+    answer.read()
+    assert ran.json()["token_ids"] == answer.token_ids
+    ran = command("generate", package, "--video", str(file), "--prompt-ids", "5", *options)
+    assert ran.code == 2
+    assert "exclude each other" in ran.out
+
+
 def test_a_conversation_keeps_its_images(model, tmp_path):
     file = tmp_path / "a.png"
     file.write_bytes(png(PICTURES[0]))
@@ -400,10 +436,17 @@ def test_a_server_sees_data_urls_with_the_tower_on_its_device_and_urls_if_it_may
                 )
                 for _ in range(2)
             )
+            video = client.chat.completions.create(model=name, messages=[filmed()], max_tokens=1)
+            with pytest.raises(openai.BadRequestError, match="rate"):
+                client.chat.completions.create(model=name, messages=[filmed(fps=0)], max_tokens=1)
             others = [asked(running, name, *form) for form in FORMS]
             remote = [asked(running, name, *form, is_remote=True) for form in FORMS]
     finally:
         worker.stop(60)
+    with rdrr.load(seeing.folder / "package", backend="cpu", context=256) as model:
+        parts = model._render_chat([VIDEO])
+    assert len(parts.images) == 2
+    assert video.usage.prompt_tokens == len(parts.ids)
     count = len(expected_ids(seeing.folder, [SEEN]))
     assert [first.usage.prompt_tokens, *others, *remote] == [count] * (1 + 2 * len(FORMS))
     assert len(machine.asked) == len(PICTURES) * len(FORMS)
@@ -424,6 +467,18 @@ def test_a_program_of_a_package_that_sees_plays_its_texts(seeing, tmp_path):
     with rdrr.play(tmp_path / "program.json", folder) as player:
         assert list(player.generate([5, 6, 7, 8], max_tokens=8)) == answer.token_ids
     rdrr.web(folder, tmp_path / "web")
+
+
+def test_videos_have_places_of_their_own():
+    film = {"type": "video", "video": "v"}
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    assert content_with_images("a<video>", [], ["v"]) == [text("a"), film]
+    assert content_with_images("a", ["x"], ["v"]) == [image, film, text("a")]
+    assert content_with_images("a<video>b", ["x"], ["v"]) == [image, text("a"), film, text("b")]
+    assert content_with_images("<video><image>", ["x"], ["v"]) == [film, image]
+    assert content_with_images("<video>", ["x"]) == [image, text("<video>")]
+    with pytest.raises(UsageError, match=r"one place for each video.*expected 1 times <video>"):
+        content_with_images("<video><video>", [], ["v"])
 
 
 def test_images_come_where_the_text_says_so_or_before_it():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
 
@@ -102,3 +103,24 @@ def random_blocks(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.nda
     if kind is gguf.GGMLQuantizationType.MXFP4:
         blocks[:, 0] = rng.integers(110, 124, len(blocks))
     return blocks.reshape(values.shape[0], -1)
+
+
+def rewritten(
+    path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any], out: Path
+) -> Path:
+    """Write a GGUF of scalars again, after a change of its metadata and tensors; return `out`."""
+    reader = gguf.GGUFReader(path)
+    metadata = dict(read_gguf(path).metadata)
+    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    change(metadata, tensors)
+    writer = gguf.GGUFWriter(out, metadata.pop("general.architecture"))
+    for key, value in metadata.items():
+        is_count = type(value) is int and value >= 0
+        kind = gguf.GGUFValueType.UINT32 if is_count else gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(key, value, kind)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+    return out

@@ -74,6 +74,14 @@ def generate(
             "template (repeatable). Images come where the prompt says <image>, or before it.",
         ),
     ] = None,
+    video: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A video that the prompt is about, as an animated GIF, WebP or PNG (repeatable). "
+            "Videos come where the prompt says <video>, or before it.",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, help="Maximum number of new tokens.")
     ] = 128,
@@ -117,10 +125,13 @@ def generate(
     if logprobs is not None and not json:
         raise UsageError("--logprobs needs --json: the figures are part of the JSON object")
     strategy = decode.read()
-    if image and prompt_ids is not None:
-        raise UsageError("--image and --prompt-ids exclude each other", hint="use --prompt")
+    for flag, files in (("--image", image), ("--video", video)):
+        if files and prompt_ids is not None:
+            raise UsageError(f"{flag} and --prompt-ids exclude each other", hint="use --prompt")
     given = _read_prompt(prompt) if prompt_ids is None else _read_ids(prompt_ids, prompt)
-    content = content_with_images(given, image) if image and isinstance(given, str) else None
+    content = None
+    if (image or video) and isinstance(given, str):
+        content = content_with_images(given, image or (), video or ())
     with status("loading the model", hidden=json):
         opened = rdrr.load(path, options=load)
     with opened as model:

@@ -231,7 +231,7 @@ class ChatRequest(Request):
             fetch: Returns the content of the URL of an image; None if none is fetched.
 
         Raises:
-            UsageError: A message has no role, or a part that is no text and no image.
+            UsageError: A message has no role, or a part that is no text, image or video.
             GenerationError: An image cannot be fetched.
         """
         return [_plain(message, at, fetch) for at, message in enumerate(self.messages)]
@@ -241,6 +241,10 @@ class ChatCompletionRequest(ChatRequest):
     """A request for `/v1/chat/completions`, which names its model as in OpenAI's API."""
 
     model: str
+
+
+_EXAMPLES = {"image": "png", "video": "gif"}
+"""What a data URL may hold. Pillow decodes the frames of animations, and no other videos."""
 
 
 def _plain(message: Mapping[str, Any], at: int, fetch: Fetch | None) -> dict[str, Any]:
@@ -257,30 +261,33 @@ def _plain(message: Mapping[str, Any], at: int, fetch: Fetch | None) -> dict[str
 
 
 def _part(part: Any, where: str, role: Any, fetch: Fetch | None) -> dict[str, Any]:
-    """Return a part of a message: a text, or an image of the user."""
+    """Return a part of a message: a text, or an image or video of the user."""
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind in ("text", "input_text") and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
-    if kind not in ("image_url", "input_image") or role != "user":
+    if kind not in ("image_url", "input_image", "video_url") or role != "user":
         raise UsageError(
-            "only text and images of the user are served",
+            "only text, images and videos of the user are served",
             where=where,
-            expected="text or image_url",
+            expected="text, image_url or video_url",
             found=kind,
         )
-    url = part.get("image_url")
+    what = "video" if kind == "video_url" else "image"
+    url = part.get(f"{what}_url")
     url = url.get("url") if isinstance(url, Mapping) else url
-    if fetch is not None and isinstance(url, str) and url[:4].lower() == "http":
+    if what == "image" and fetch is not None and isinstance(url, str) and url[:4].lower() == "http":
         return image_part(fetch(url, where))
     if not isinstance(url, str) or url[:5].lower() != "data:":
         # Neither a file of this machine nor another machine is read because a client names it.
         raise UsageError(
-            "only data URLs are taken as images",
+            f"only data URLs are taken as {what}s",
             where=where,
-            expected="data:image/png;base64,...",
+            expected=f"data:image/{_EXAMPLES[what]};base64,...",
             found=url[:64] if isinstance(url, str) else type(url).__name__,
         )
-    return image_part(url)
+    if what == "image":
+        return image_part(url)
+    return {"type": "video", "video": url, "fps": part.get("fps")}
 
 
 def image_part(url: str | bytes) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Vision towers in files of their own, which llama.cpp calls mmproj: read, and written.
 
-The architecture of such a file is `clip`, and its projector says what the tower is; this version
-knows that of Qwen 3 VL and later. The kernel of the first convolution covers two frames and is
-stored as a tensor for each, taps (DeepStack) have the number of their layer, and the sections of
-the text model's rope and the number of taps are in the file of the text model.
+The architecture of such a file is `clip`, and its projector says what the tower is:
+`gguf.tower_families` has the kinds that this version knows. The kernel of the first convolution is
+stored as a tensor for each frame that it covers. What llama.cpp must know of a tower to run the
+text model is in the text model's file.
 """
 
 from __future__ import annotations
@@ -23,54 +23,37 @@ from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.graph.vision import VISION
 from rdrr_manifests.models import Processor, Rope, Vision
 
+from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.checkpoint.source import SCALARS, Source, SourceTensor
 from rdrr_converter.gguf.architectures import MMPROJ
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import Entries
 from rdrr_converter.gguf.stored import decoded, map_tensor, read_tensor
+from rdrr_converter.gguf.tower_families import FAMILIES, QWEN
+from rdrr_converter.gguf.towers import (
+    LIMITS,
+    PATCHES,
+    StatedTower,
+    TowerFamily,
+    TowerMetadata,
+)
 
-PROJECTOR = "qwen3vl_merger"
-TEXT_ARCHITECTURES = ("qwen3vl", "qwen35", "qwen35moe")
-"""Architectures of the text models whose towers have this projector."""
-
-POSITION_TABLE = "v.position_embd.weight"
-PATCHES = ("v.patch_embd.weight", "v.patch_embd.weight.1")
-"""The kernels of both frames."""
-
-_CHANNELS, _NORM_EPS = 3, 1e-6
-_PREFIX = "model.visual."
 _PROCESSOR = "preprocessor_config.json"
-_MIN_PIXELS, _MAX_PIXELS = 1 << 16, 1 << 24
-"""What Qwen publishes with its towers; llama.cpp has bounds for all models, and writes none."""
-
 _ACTIVATIONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"gelu": ("use_gelu", "gelu_pytorch_tanh"), "silu": ("use_silu", "silu")}
 )
 """Keys of the metadata and values of the configuration, by the activation in the manifest."""
 
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "v.patch_embd": "patch_embed",
-        "v.position_embd": "embed_positions",
-        "v.blk.{n}.ln1": "layers.{n}.input_layernorm",
-        "v.blk.{n}.attn_qkv": "blocks.{n}.attn.qkv",
-        "v.blk.{n}.attn_out": "layers.{n}.self_attn.o_proj",
-        "v.blk.{n}.ln2": "layers.{n}.post_attention_layernorm",
-        "v.blk.{n}.ffn_up": "layers.{n}.mlp.up_proj",
-        "v.blk.{n}.ffn_down": "layers.{n}.mlp.down_proj",
-        "v.deepstack.{n}.norm": "taps.{n}.norm",
-        "v.deepstack.{n}.fc1": "taps.{n}.up_proj",
-        "v.deepstack.{n}.fc2": "taps.{n}.down_proj",
-        "v.post_ln": "merger.norm",
-        "mm.0": "merger.up_proj",
-        "mm.2": "merger.down_proj",
-    }
-)
-"""The modules by llama.cpp's names, without the prefix that both kinds of names of ours have."""
+_HARMLESS = ("image_size", "n_wa_pattern", "projection_dim", "projector_type")
+"""Keys that say nothing more: tensors have the size of what they project to, and no tower that this
+version knows has windows."""
 
-_HARMLESS = ("image_size", "projector_type", "n_wa_pattern")
-"""Keys that say nothing more; of the second, no tower of this projector has windows."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""The number of the layer or tap in a name."""
+
+_OF_SOUND = ("a.", "mm.a.")
+"""How the names of the tensors of an audio tower begin, which may be in the same file."""
 
 
 def is_mmproj(path: Path) -> bool:
@@ -91,33 +74,47 @@ def with_tower(source: Source, metadata: Mapping[str, Any], path: Path) -> Sourc
         ConversionError: The tower is of a kind that this version does not know.
     """
     text = metadata.get("general.architecture")
-    if text not in TEXT_ARCHITECTURES:
+    family = FAMILIES.get(str(text))
+    if family is None:
         raise ConversionError(
             "this version knows no vision tower in a file of its own for the architecture",
             where=source.path,
-            expected=", ".join(TEXT_ARCHITECTURES),
+            expected=", ".join(FAMILIES),
             found=text,
         )
     file = read_gguf(path)
-    tower, recipe = read_tower(file.metadata, file.tensors, path)
-    layers = tower["deepstack_visual_indexes"]
-    stated = metadata.get(f"{text}.n_deepstack_layers", len(layers))
-    if stated != len(layers):
+    stated = read_tower(family, file.metadata, file.tensors, path, source.config)
+    layers = stated.vision.get("deepstack_visual_indexes", [])
+    _check_taps(metadata.get(f"{text}.n_deepstack_layers", len(layers)), len(layers), path, source)
+    config = {**source.config, **stated.text}
+    if family is QWEN:
+        scaling = {"rope_type": "default", **(config.get("rope_scaling") or {})}
+        scaling |= _read_sections(metadata, f"{text}.rope.dimension_sections", source.path)
+        config["rope_scaling"] = scaling
+    config = stated.around(config, family)
+    rule = find_architecture(config, where=path).tower
+    if rule is None:
+        raise ConversionError("the architecture has no vision tower", where=path, found=text)
+    of_sound = [name for name in file.tensors if name.startswith(_OF_SOUND)]
+    tensors = {tensor.name: tensor for tensor in _tensors(file, family, rule, tuple(layers))}
+    notes = [f"{path.name}: its {len(of_sound)} tensors of an audio tower are left out"]
+    return replace(
+        source,
+        config=config,
+        tensors={**source.tensors, **tensors},
+        generated={**source.generated, _PROCESSOR: json.dumps(stated.recipe).encode()},
+        notes=(*source.notes, *notes[: len(of_sound)]),
+    )
+
+
+def _check_taps(of_text: int, of_tower: int, path: Path, source: Source) -> None:
+    if of_text != of_tower:
         raise SourceError(
             "the tower and the model do not belong together",
             where=f"{path}, clip.vision.is_deepstack_layers",
-            expected=f"{stated} layers, as in {source.path.name}",
-            found=len(layers),
+            expected=f"{of_text} layers, as in {source.path.name}",
+            found=of_tower,
         )
-    scaling = {"rope_type": "default", **(source.config.get("rope_scaling") or {})}
-    scaling |= _read_sections(metadata, f"{text}.rope.dimension_sections", source.path)
-    tensors = {tensor.name: tensor for tensor in _tensors(file, layers)}
-    return replace(
-        source,
-        config={**source.config, "rope_scaling": scaling, "vision_config": tower},
-        tensors={**source.tensors, **tensors},
-        generated={**source.generated, _PROCESSOR: json.dumps(recipe).encode()},
-    )
 
 
 def with_tower_beside(source: Source, metadata: Mapping[str, Any]) -> Source:
@@ -136,18 +133,24 @@ def with_tower_beside(source: Source, metadata: Mapping[str, Any]) -> Source:
         note = f"the vision tower in {names} beside it is not converted: {error}"
         return replace(source, notes=(*source.notes, note))
     note = f"the vision tower in {names} beside it is converted too"
-    return replace(read, notes=(*source.notes, note))
+    return replace(read, notes=(*read.notes, note))
 
 
 def read_tower(
-    metadata: Mapping[str, Any], tensors: Mapping[str, Any], where: object
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    family: TowerFamily,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    where: object,
+    text: Mapping[str, Any],
+) -> StatedTower:
     """Return the configuration of a tower and the settings of its image processor.
 
     Args:
+        family: The kind of tower that the text model has.
         metadata: Metadata of the file.
         tensors: Its tensors, whose shapes state what the metadata does not.
         where: The file, for messages.
+        text: Configuration of the text model.
 
     Raises:
         SourceError: A size is missing or impossible.
@@ -155,51 +158,17 @@ def read_tower(
     """
     kind = metadata.get("general.architecture")
     projector = metadata.get("clip.projector_type", metadata.get("clip.vision.projector_type"))
-    if kind != MMPROJ or projector != PROJECTOR:
+    if kind != MMPROJ or projector != family.projector:
         raise ConversionError(
-            "not a vision tower that this version knows",
+            "not a vision tower that this version knows for the model",
             where=where,
-            expected=f"{MMPROJ} with clip.projector_type {PROJECTOR}",
+            expected=f"{MMPROJ} with {family.stated_in} {family.projector}",
             found=kind if kind != MMPROJ else projector,
         )
     read = GgufMetadata(metadata, "clip.vision", where)
-    positions = tensors.get(POSITION_TABLE)
-    if positions is None or not positions.shape:
-        raise SourceError("a tensor is missing", where=where, expected=POSITION_TABLE)
-    if not read.accept("attention.layer_norm_epsilon", _NORM_EPS):
-        raise ConversionError(
-            "a tower with another epsilon of its norms is not known",
-            where=f"{where}, clip.vision.attention.layer_norm_epsilon",
-            expected=_NORM_EPS,
-            found=read.get("attention.layer_norm_epsilon"),
-        )
-    sizes = {
-        "depth": read.size("block_count"),
-        "hidden_size": read.size("embedding_length"),
-        "intermediate_size": read.size("feed_forward_length"),
-        "num_heads": read.size("attention.head_count"),
-        "out_hidden_size": read.size("projection_dim"),
-        "patch_size": read.size("patch_size"),
-        "spatial_merge_size": read.size("spatial_merge_size"),
-    }
-    tower = {
-        **sizes,
-        "temporal_patch_size": len(PATCHES),
-        "in_channels": _CHANNELS,
-        "num_position_embeddings": positions.shape[0],
-        "deepstack_visual_indexes": _tapped(read.get("is_deepstack_layers"), sizes["depth"], where),
-        "hidden_act": _activation(metadata, where),
-    }
-    recipe = {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "patch_size": sizes["patch_size"],
-        "temporal_patch_size": len(PATCHES),
-        "merge_size": sizes["spatial_merge_size"],
-        "image_mean": read.get("image_mean"),
-        "image_std": read.get("image_std"),
-        "min_pixels": read.get("image_min_pixels") or _MIN_PIXELS,
-        "max_pixels": read.get("image_max_pixels") or _MAX_PIXELS,
-    }
+    sizes = {ours: read.size(theirs) for theirs, ours in family.sizes.items()}
+    stated = family.read(TowerMetadata(read, tensors, sizes, text))
+    stated.vision[family.activation] = _activation(metadata, family, where)
     unread = [key for key, _ in read.unread() if key not in _HARMLESS]
     if unread:
         raise ConversionError(
@@ -207,33 +176,28 @@ def read_tower(
             where=where,
             found=", ".join(f"clip.vision.{key}" for key in unread),
         )
-    return tower, recipe
+    return stated
 
 
-def write_tower(vision: Vision, processor: Processor) -> Entries:
+def write_tower(family: TowerFamily, vision: Vision, processor: Processor) -> Entries:
     """Return the metadata of a tower's file; what it cannot express is found on reading it back."""
     key, _ = _ACTIVATIONS.get(vision.activation, ("", ""))
-    flags = [layer in vision.taps for layer in range(vision.num_layers)]
     of_vision = {
         "attention.head_count": vision.num_attention_heads,
         "attention.layer_norm_epsilon": vision.norm_eps,
         "block_count": vision.num_layers,
         "embedding_length": vision.hidden_size,
         "feed_forward_length": vision.intermediate_size,
-        "image_max_pixels": processor.max_pixels or _MAX_PIXELS,
         "image_mean": list(processor.mean),
-        "image_min_pixels": processor.min_pixels or _MIN_PIXELS,
-        "image_size": vision.position_grid * processor.patch_size,
         "image_std": list(processor.deviation),
-        "is_deepstack_layers": flags,
         "patch_size": processor.patch_size,
         "projection_dim": vision.output_size,
-        "spatial_merge_size": vision.merge_size,
+        **family.write(vision, processor),
     }
     return {
         "general.type": "mmproj",
         "clip.has_vision_encoder": True,
-        "clip.projector_type": PROJECTOR,
+        family.stated_in: family.projector,
         **({f"clip.{key}": True} if key else {}),
         **{f"clip.vision.{name}": value for name, value in of_vision.items()},
     }
@@ -241,7 +205,7 @@ def write_tower(vision: Vision, processor: Processor) -> Entries:
 
 def write_text(vision: Vision | None, rope: Rope, architecture: str) -> Entries:
     """Return what the file of a text model states about its tower."""
-    if vision is None or architecture not in TEXT_ARCHITECTURES:
+    if vision is None or architecture not in QWEN.texts:
         return {}
     entries: Entries = {f"{architecture}.n_deepstack_layers": len(vision.taps)}
     if rope.mrope_section is not None and rope.mrope_interleaved:
@@ -249,54 +213,61 @@ def write_text(vision: Vision | None, rope: Rope, architecture: str) -> Entries:
     return entries
 
 
-def llama_name(name: str, taps: tuple[int, ...]) -> str | None:
-    """Return llama.cpp's name of a tensor of the tower; None if it has none."""
-    stem, _, ending = name.removeprefix(VISION).rpartition(".")
-    form, number = _form(stem)
-    theirs = next((theirs for theirs, ours in _NAMES.items() if ours == form), None)
-    if theirs is None:
-        return None
-    if form.startswith("taps."):
-        number = taps[number]
-    return f"{theirs.replace('{n}', str(number))}.{ending}"
-
-
-def _our_name(name: str, taps: tuple[int, ...], where: object) -> str:
-    """Return the name of a tensor of the tower in a checkpoint."""
-    stem, _, ending = name.rpartition(".")
-    form, number = _form(stem)
-    ours = _NAMES.get(form)
-    is_tap = ours is not None and ours.startswith("taps.")
-    if ours is None or (is_tap and number not in taps):
-        raise SourceError("a tensor of the vision tower is unknown", where=where, found=name)
-    return f"{_PREFIX}{ours.replace('{n}', str(taps.index(number) if is_tap else number))}.{ending}"
-
-
-def _form(stem: str) -> tuple[str, int]:
-    """Return a name with `{n}` in place of the number of its layer, and the number."""
-    number = re.search(r"(?<=\.)\d+(?=\.)", stem)
-    if number is None:
-        return stem, 0
-    return stem[: number.start()] + "{n}" + stem[number.end() :], int(number[0])
-
-
-def _tensors(file: GgufFile, taps: list[int]) -> Iterator[SourceTensor]:
+def _tensors(
+    file: GgufFile, family: TowerFamily, rule: ArchitectureRule, taps: tuple[int, ...]
+) -> Iterator[SourceTensor]:
     """Yield the tensors of a tower with the names and the form of a checkpoint."""
-    frames = [file.tensors.get(name) for name in PATCHES]
+    known = {row.name for row in (*rule.tensors, *rule.stacks)}
     for tensor in file.tensors.values():
-        if tensor.name not in PATCHES:
-            name = _our_name(tensor.name, tuple(taps), file.path)
-            yield decoded(read_tensor(tensor, name))
-    yield _joined_frames([frame for frame in frames if frame is not None], file.path)
+        if tensor.name in PATCHES or tensor.name.startswith(_OF_SOUND):
+            continue
+        name = family.our_name(tensor.name, taps, file.path)
+        stem, _, ending = name.rpartition(".")
+        limited = f"{stem}.limits" if ending in LIMITS else name
+        row = _NUMBER.sub("{layer}", limited)
+        if row not in known:
+            message = "a tensor of the vision tower is unknown"
+            raise SourceError(message, where=file.path, found=tensor.name)
+        if ending in LIMITS:
+            scalar = read_tensor(tensor, _name_of_limit(rule, row, ending, name))
+            yield replace(scalar, shape=()) if tensor.shape == (1,) else scalar
+            continue
+        whole = decoded(read_tensor(tensor, rule.published_name(name)))
+        offset = family.offsets.get(tensor.name, 0.0)
+        yield replace(whole, offset=-offset) if offset else whole
+    frames = [file.tensors[name] for name in PATCHES if name in file.tensors]
+    yield _joined_frames(frames, rule, file.path)
 
 
-def _joined_frames(frames: list[GgufTensor], where: Path) -> SourceTensor:
-    """Return the kernel of the first convolution, given a tensor for each frame."""
-    if len({(frame.shape, frame.dtype) for frame in frames}) != 1 or len(frames) != len(PATCHES):
+def _name_of_limit(rule: ArchitectureRule, row: str, ending: str, name: str) -> str:
+    """Return the name in checkpoints of a limit of a product.
+
+    Args:
+        rule: The tower.
+        row: Name of the rule of all limits of the product.
+        ending: Which limit it is.
+        name: A name with the number of the layer.
+    """
+    number = _NUMBER.search(name)
+    template = next(each for each in rule.joined[row] if each.endswith(f".{ending}"))
+    return template.format(layer=number[0] if number else "")
+
+
+def _joined_frames(frames: list[GgufTensor], rule: ArchitectureRule, where: Path) -> SourceTensor:
+    """Return the kernel of the first convolution in the form of a checkpoint.
+
+    Args:
+        frames: A tensor for each frame that it covers, [outputs, channels, height, width].
+        rule: The tower, which says by the shape of its tensor what that form is.
+        where: The file, for messages.
+    """
+    row = next(row for row in rule.tensors if row.name == f"{VISION}patch_embed.weight")
+    count = len(PATCHES) if "frames" in row.shape else 1
+    if len({(frame.shape, frame.dtype) for frame in frames}) != 1 or len(frames) != count:
         raise SourceError(
-            "the kernels of the first convolution are not those of two frames",
+            "the first convolution does not have one kernel for each frame",
             where=where,
-            expected=f"{' and '.join(PATCHES)} of the same shape and type",
+            expected=f"{' and '.join(PATCHES[:count])} of the same shape and type",
             found=[f"{frame.name} {frame.dtype} {list(frame.shape)}" for frame in frames],
         )
     first = frames[0]
@@ -307,37 +278,33 @@ def _joined_frames(frames: list[GgufTensor], where: Path) -> SourceTensor:
             expected=f"4 dimensions in {', '.join(SCALARS)}",
             found=f"{list(first.shape)} in {first.dtype}",
         )
-    outputs, channels, *size = first.shape
-    return SourceTensor(
-        f"{_PREFIX}patch_embed.weight",
-        (outputs, channels, len(PATCHES), *size),
-        first.dtype,
-        where.name,
-        partial(_interleave_frames, tuple(frames)),
-    )
+    outputs, channels, height, width = first.shape
+    shape: tuple[int, ...] = first.shape
+    if count > 1:
+        shape = (outputs, channels, count, height, width)
+    elif "inputs" in row.shape:
+        shape = (outputs, height * width * channels)
+    name = rule.published_name(row.name)
+    read = partial(_kernel, tuple(frames), shape)
+    return SourceTensor(name, shape, first.dtype, where.name, read)
 
 
-def _interleave_frames(frames: tuple[GgufTensor, ...]) -> npt.NDArray[Any]:
-    outputs, channels, height, width = frames[0].shape
-    kernels = [map_tensor(frame).reshape(outputs, channels, height, width) for frame in frames]
-    return np.stack(kernels, axis=2).reshape(-1, width)
+def _kernel(frames: tuple[GgufTensor, ...], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the values of the kernels as the matrix of a shape.
+
+    Of two dimensions, a row is a patch whose channels come last; of five, frames follow channels.
+    """
+    kernels = [map_tensor(frame).reshape(frame.shape) for frame in frames]
+    values = kernels[0] if len(shape) < 5 else np.stack(kernels, axis=2)
+    if len(shape) == 2:
+        values = values.transpose(0, 2, 3, 1)
+    return values.reshape(-1, shape[-1])
 
 
-def _tapped(flags: object, layers: int, where: object) -> list[int]:
-    """Return the layers that are tapped."""
-    stated = [] if flags is None else flags
-    if not isinstance(stated, list) or any(type(flag) is not bool for flag in stated):
-        raise SourceError(
-            "impossible flags of layers",
-            where=f"{where}, clip.vision.is_deepstack_layers",
-            expected=f"{layers} booleans",
-            found=stated,
-        )
-    return [layer for layer, flag in enumerate(stated) if flag]
-
-
-def _activation(metadata: Mapping[str, Any], where: object) -> str:
+def _activation(metadata: Mapping[str, Any], family: TowerFamily, where: object) -> str:
     stated = [name for key, name in _ACTIVATIONS.values() if metadata.get(f"clip.{key}") is True]
+    if not stated and not family.needs_activation:
+        return _ACTIVATIONS["gelu"][1]
     if len(stated) != 1:
         expected = " or ".join(f"clip.{key}" for key, _ in _ACTIVATIONS.values())
         raise ConversionError(
@@ -352,7 +319,7 @@ def _activation(metadata: Mapping[str, Any], where: object) -> str:
 def _read_sections(metadata: Mapping[str, Any], key: str, where: object) -> dict[str, Any]:
     """Return which pairs of a head are rotated by the time, height and width of an image's token.
 
-    The sections of all text models in `TEXT_ARCHITECTURES` alternate.
+    The sections of all text models of Qwen alternate.
     """
     sections = metadata.get(key)
     if not isinstance(sections, list) or len(sections) < 3 or any(sections[3:]):

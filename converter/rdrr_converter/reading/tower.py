@@ -20,7 +20,7 @@ from rdrr_converter.checkpoint.source import Source
 from rdrr_converter.reading.expected_tensors import Shapes, expected_tensors, is_required
 from rdrr_converter.reading.finder import Finder
 from rdrr_converter.reading.grouped_rows import in_order
-from rdrr_converter.reading.image_processor import read_image_processor
+from rdrr_converter.reading.image_processor import at_path, read_image_processor
 from rdrr_converter.reading.matching import ModelTensor
 from rdrr_converter.reading.stacks import as_matrix
 from rdrr_converter.reading.unread_keys import unread_keys
@@ -64,9 +64,7 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
         return NO_TOWER
     if not any(name.startswith(rule.prefixes) for name in source.tensors):
         return NO_TOWER
-    beside = {path: _at(source.config, path) for path in rule.beside}
-    beside = {path: value for path, value in beside.items() if value is not None}
-    config = rule.config({**beside, **values}, f"{source.config_path}, {_KEY}")
+    config = rule.config(tower_values(source.config, rule), f"{source.config_path}, {_KEY}")
     try:
         block = _block(rule, config, text, len(source.tensors))
         tensors, used = _tensors(source, rule, config, block)
@@ -86,12 +84,16 @@ def match_tower(source: Source, rule: ArchitectureRule | None, text: Architectur
         return VisionTower(block, processor, tensors, used, notes)
 
 
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path of keys; None if there is none."""
-    value: Any = values
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+def tower_values(config: Mapping[str, Any], rule: ArchitectureRule) -> dict[str, Any]:
+    """Return the configuration of a tower, with the keys that stand beside it by their paths.
+
+    Args:
+        config: The configuration of the whole model.
+        rule: The description of the tower.
+    """
+    beside = {path: at_path(config, path) for path in rule.beside}
+    stated = {path: value for path, value in beside.items() if value is not None}
+    return {**stated, **config[_KEY]}
 
 
 def _unusable(why: str) -> VisionTower:

@@ -101,7 +101,8 @@ def _listed(source: VideoSource, *, files: bool) -> tuple[ImageSource, ...] | No
     if isinstance(source.frames, tuple):
         return source.frames
     frames = source.frames
-    if not files or isinstance(frames, bytes) or is_url(frames) or str(frames)[:5] == "data:":
+    is_data = isinstance(frames, bytes) or str(frames)[:5].lower() == "data:"
+    if not files or is_data or is_url(frames):
         return None
     path = local_path(frames)
     with store_errors(path):

@@ -203,12 +203,15 @@ def test_the_context_shifts_only_where_a_request_asks_for_it(client, worker):
     ("url", "message"),
     [
         ("data:image/png;base64,AAAA", "the model does not see images"),
-        ("https://host/a.png", "only data URLs"),
-        ("/etc/passwd", "only data URLs"),
+        ("https://host/a.png", "only data URLs are taken as {}s"),
+        ("/etc/passwd", "only data URLs are taken as {}s"),
+        (None, "only data URLs are taken as {}s"),
     ],
 )
-def test_a_picture_is_refused_and_not_left_out(client, url, message):
-    picture = {"type": "image_url", "image_url": {"url": url}}
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_a_picture_or_video_is_refused_and_not_left_out(client, kind, url, message):
+    message = message.format(kind)
+    picture = {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
     with pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(messages=[{"role": "user", "content": [picture]}], **GREEDY)
 

@@ -165,6 +165,8 @@ def test_a_prompt_reads_videos_and_images_in_its_order() -> None:
         ({"video": [as_files()[0], file_of(images=[drawn_image(9, 9)])], "fps": 1}, "one size"),
         ({"video": file_of("GIF", duration=100)[:-900]}, "cannot be read"),
         ({"video": b"nothing", "fps": 1}, "no image that is read"),
+        ({"video": file_of("GIF", duration=0)}, "how many frames of the video a second has"),
+        ({"video": "DATA:image/gif;base64,AAAA", "fps": 1}, "no image that is read"),
     ],
 )
 def test_what_is_no_video_is_refused(part: dict[str, Any], message: str) -> None:
