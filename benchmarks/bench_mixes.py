@@ -21,6 +21,7 @@ from gguf import GGUFReader
 from peers.llama_cpp import LlamaCpp, unpacked
 from peers.llama_quantizer import FILE_TYPES, quantize
 from rdrr_converter.gguf.imatrix import read_imatrix
+from rdrr_converter.recipes import RECIPES
 
 
 def compare(theirs: Path, ours: Path) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint")
     parser.add_argument("--peer", type=Path, required=True, help="llama.cpp's shared libraries")
     parser.add_argument("--imatrix", type=Path, help="also quantize with this importance matrix")
-    parser.add_argument("--mixes", default=",".join(FILE_TYPES), help="mixes to compare")
+    mixes = ",".join(mix for mix in FILE_TYPES if mix in RECIPES)
+    parser.add_argument("--mixes", default=mixes, help="mixes to compare")
     options = parser.parse_args()
     rows = []
     with unpacked(options.peer) as libraries, tempfile.TemporaryDirectory() as name:

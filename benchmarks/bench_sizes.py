@@ -2,12 +2,16 @@
 
     python benchmarks/bench_sizes.py CHECKPOINT --text FILE [--tokens 8000] [--bits 4.6 5.5]
         [--quality ref best gptq best,gptq] [--layout rows "transposed, fused"]
+        [--peer PATH [--mixes q3_k_l q4_k_s q4_k_m]]
 
 Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
 predictions (nats a token, with its standard error), perplexity and how often both find the same
 token most probable. The text must not be the one on which sensitivities are measured: phrases that
-both have are refused. Windows are taken from all over the text. `--bits` adds packages of that
-many bits a weight beside those of the mix's size. The last line is one JSON object.
+both have are refused. Windows are taken from all over the text. `--bits` adds packages of that many
+bits a weight beside those of the mix's size. `--peer` adds the mixes of llama.cpp's own quantizer,
+each without and with an importance matrix of the same calibration text: their values run on the
+same path, and their bytes are those of the tensors in the GGUF file. It is the npm package that
+`benchmarks/README.md` names. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -33,8 +37,15 @@ if TYPE_CHECKING:
 LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"rows": {}, "transposed, fused": {"transpose_weights": True, "fuse_gate_up": True}}
 )
+PEER = "llama.cpp"
+"""What stands for the layout in the rows of llama.cpp's quantizer."""
+
 EXACT: Mapping[str, Any] = MappingProxyType({"backend": "cpu"})
 WINDOW = 256
+MIX = "q4_k_m"
+MIXES = ("q3_k_l", "iq4_xs", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k")
+"""Mixes of llama.cpp's quantizer, about 4 to 6.6 bits a weight."""
+
 PHRASE = 12
 """Words of a phrase that may not stand in both texts."""
 
@@ -60,10 +71,12 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
     measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
     with closing(rdrr.load(plain, **EXACT)) as base:
         ids = spread(base.encode(text), options.tokens, WINDOW)
+        if options.peer is not None:
+            yield from _peer_rows(options, folder, base, ids)
         for layout in options.layout:
             arguments = LAYOUTS[layout]
             usual = rdrr.convert(options.checkpoint, folder / "usual", overwrite=True, **arguments)
-            yield _row(layout, "q4_k_m", usual, base, ids)
+            yield _row(layout, MIX, usual, base, ids)
             limits = [("its size", {"size": usual.total_size})]
             limits += [(f"{bits} bits", {"bits_per_weight": bits}) for bits in options.bits]
             for name, limit in limits:
@@ -74,6 +87,33 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
                     yield _row(layout, f"{name}, {quality}", sized, base, ids)
 
 
+def _peer_rows(
+    options: argparse.Namespace, folder: Path, base: rdrr.Model, ids: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each mix of llama.cpp's quantizer, without and with an importance matrix."""
+    import rdrr
+    from gguf import GGUFReader
+    from peers.llama_cpp import LlamaCpp, unpacked
+    from peers.llama_quantizer import quantize
+    from rdrr.importance import measure_importance
+    from rdrr_converter.gguf.imatrix import read_imatrix
+
+    source, matrix = folder / "f32.gguf", folder / "importance.gguf"
+    rdrr.export(folder / "f32", source, to="gguf")
+    measure_importance(folder / "f32", calibration_text(), matrix, window=WINDOW, limit=8192)
+    with unpacked(options.peer) as libraries:
+        library = LlamaCpp(libraries)
+        for mix in options.mixes:
+            for name, importance in (("", None), (", imatrix", read_imatrix(matrix))):
+                file = folder / "peer.gguf"
+                quantize(library, source, file, mix, importance)
+                size = sum(int(tensor.n_bytes) for tensor in GGUFReader(file).tensors)
+                # Values, not blocks: a package cannot store every type of these mixes.
+                values = rdrr.convert(file, folder / "peer", overwrite=True, quantize="f32")
+                row = _row(PEER, f"{mix}{name}", values, base, ids)
+                yield row | {"bytes": size}
+
+
 def _row(
     layout: str, name: str, result: Any, base: rdrr.Model, ids: Sequence[int]
 ) -> dict[str, Any]:
@@ -82,7 +122,9 @@ def _row(
 
     with closing(rdrr.load(result.destination, **EXACT)) as model:
         compared = compare(model, base, ids, window=WINDOW)
-    return {"layout": layout, "package": name, "bytes": result.total_size} | compared.as_dict()
+    row = {"layout": layout, "package": name, "bytes": result.total_size} | compared.as_dict()
+    print(f"{layout}, {name}: {row['mean_divergence']:.6f}", file=sys.stderr, flush=True)
+    return row
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -100,10 +142,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         rows = list(measure(options, text, Path(name)))
     print(f"{options.checkpoint.name}, {rows[0]['tokens']} tokens")
-    mixes = {row["layout"]: row["mean_divergence"] for row in reversed(rows)}
+    mixes = {row["layout"]: row["mean_divergence"] for row in rows if row["package"] == MIX}
+    usual = next(iter(mixes.values()), float("nan"))
     table(
         ("layout", "package", "bytes", "perplexity", "divergence", "to the mix", "same top"),
-        (_cells(row, mixes[row["layout"]]) for row in rows),
+        (_cells(row, mixes.get(row["layout"], usual)) for row in rows),
     )
     return {"benchmark": "sizes", "checkpoint": options.checkpoint.name, "rows": rows}
 
@@ -130,6 +173,8 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="device of the conversions, such as cuda")
     parser.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--bits", type=float, nargs="*", default=[], help="further sizes")
+    parser.add_argument("--peer", type=Path, help="llama.cpp's shared libraries")
+    parser.add_argument("--mixes", nargs="*", default=list(MIXES), help="mixes of llama.cpp")
     options = parser.parse_args()
     return finish(partial(run, options))
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from rdrr_format.locations import is_url, local_path
 from rdrr_format.stores import replace_file, write_file
 from rdrr_manifests.locate import locate
@@ -73,8 +73,39 @@ def spread(ids: Sequence[int], tokens: int, window: int) -> list[int]:
     return [token for at in range(count) for token in ids[at * step : at * step + window]]
 
 
+def chat_windows(model: Model, windows: Sequence[Sequence[int]]) -> list[list[int]] | None:
+    """Return windows of a text as conversations, by the chat template of a package.
+
+    A user says the first quarter of a window, and the rest is the answer. The windows that are
+    returned have one length, which is at most that of the given ones.
+
+    Args:
+        model: A model of the package.
+        windows: Token ids of each window of the text.
+
+    Returns:
+        The token ids of each conversation; None if the package has no chat template, or one that
+        refuses such messages or leaves no room for an answer.
+    """
+    conversations = []
+    for window in windows:
+        end = len(window) // 4
+        message = {"role": "user", "content": model.decode(window[:end])}
+        try:
+            prompt = model._render_chat([message]).ids
+        except (ManifestError, GenerationError):
+            return None
+        if len(prompt) > len(window) // 2:
+            return None
+        conversations.append([*prompt, *window[end:]])
+    length = min(len(window) for window in (*windows, *conversations))
+    return [conversation[:length] for conversation in conversations]
+
+
 class PredictionJudge:
     """A source that predicts tokens, and those on which packages are compared with it.
+
+    The tokens are those of conversations where the package has a chat template.
 
     Args:
         plain: Package of the source in F32.
@@ -89,15 +120,23 @@ class PredictionJudge:
         self._window = min(WINDOW, open_package(plain).manifest.architecture.max_seq_len)
         with closing(self._load(plain)) as base:
             self._ids = spread(token_ids(base, text, None), TOKENS, self._window)
+            size = min(self._window, len(self._ids))
+            parts = [self._ids[at : at + size] for at in range(0, len(self._ids), size)]
+            conversations = chat_windows(base, parts)
+        self._is_chat = conversations is not None
+        if conversations is not None:
+            self._window = len(conversations[0])
+            self._ids = [token for ids in conversations for token in ids]
 
     def measure(self, package: str | Path, usual: str | Path | None) -> ReportedMeasurement:
         """Return the divergences from the source, on the exact path of the CPU."""
         compared = self._compare(package)
         return ReportedMeasurement(
             tokens=compared.model.tokens,
+            is_chat=self._is_chat,
             source_perplexity=_rounded(compared.base.perplexity),
-            package=_divergence(compared),
-            usual=None if usual is None else _divergence(self._compare(usual)),
+            package=_divergence(compared, package),
+            usual=None if usual is None else _divergence(self._compare(usual), usual),
         )
 
     def _compare(self, package: str | Path) -> Comparison:
@@ -155,13 +194,14 @@ def write_measurement(
         replace_file(local_path(package) / REPORT_NAME, content)
 
 
-def _divergence(comparison: Comparison) -> ReportedDivergence:
+def _divergence(comparison: Comparison, package: str | Path) -> ReportedDivergence:
     return ReportedDivergence(
         # Rounding can make the divergence of equal predictions negative.
         mean=_rounded(max(0.0, comparison.mean_divergence)),
         standard_error=_rounded(comparison.divergence_error),
         same_top=_rounded(comparison.same_top),
         perplexity=_rounded(comparison.model.perplexity),
+        bytes=open_package(package).manifest.total_size,
     )
 
 

@@ -12,7 +12,8 @@ from rdrr_format.locations import HubLocation
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import ConversionReport
 
-from rdrr._report_view import measurement_lines
+from rdrr._report_plots import text_plots
+from rdrr._report_view import measurement_lines, view
 from rdrr._survey import survey
 from rdrr._units import format_size
 
@@ -62,6 +63,8 @@ def model_card(
     lines = measurement_lines(None if report is None else report.measured)
     if lines:
         parts += ["## Divergence from the source\n", *(f"- {line}" for line in lines), ""]
+    if report is not None:
+        parts += text_plots(view(report))
     return "\n".join(parts)
 
 

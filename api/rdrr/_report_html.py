@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rdrr_format.html_tables import html_text
 
+from rdrr._report_plots import cost_plot, size_plot
 from rdrr._report_view import Cell, ReportView, block_error, measurement_lines
 from rdrr._units import format_size
 from rdrr._usual_errors import usual_error
@@ -113,6 +114,8 @@ def render(report: ReportView) -> str:
         view=report,
         report=report.report,
         measured=measurement_lines(report.report.measured),
+        sizes=size_plot(report, WIDTH),
+        costs=cost_plot(report, WIDTH),
         bars=_bars(report, kinds),
         kinds=kinds,
         used={cell.dtype for cell in report.cells},

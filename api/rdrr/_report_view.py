@@ -26,6 +26,9 @@ from rdrr_manifests.models.conversion_report import (
     parse_report,
 )
 
+PACKAGES = ("this package", "without the options for quality and size")
+"""Names of the packages of a measurement."""
+
 _LAYER = re.compile(
     r"((?P<tower>visual\.)|.*?)layers\.(?P<layer>\d{1,6})\.(?P<part>.+)\.(?P<ending>weight|bias)"
 )
@@ -101,6 +104,7 @@ class ReportView:
         outside: Tensors outside the layers, without norms and biases.
         worst: Tensors with an error, largest error first.
         overflowed: Tensors kept in F32 because their values do not fit the requested type.
+        costly: Tensors whose divergence was estimated, the largest first.
     """
 
     report: ConversionReport
@@ -111,6 +115,7 @@ class ReportView:
     outside: tuple[ReportedTensor, ...]
     worst: tuple[ReportedTensor, ...]
     overflowed: tuple[ReportedTensor, ...]
+    costly: tuple[ReportedTensor, ...]
 
     @property
     def bits(self) -> float:
@@ -182,6 +187,12 @@ def view(report: ConversionReport) -> ReportView:
             )
         ),
         overflowed=tuple(tensor for tensor in report.tensors if tensor.overflowed),
+        costly=tuple(
+            sorted(
+                (tensor for tensor in report.tensors if tensor.divergence),
+                key=lambda tensor: (-(tensor.divergence or 0.0), tensor.name),
+            )
+        ),
     )
 
 
@@ -197,8 +208,7 @@ def measurement_lines(
     else:
         parts = (measured.package, measured.usual)
         figures = [_divergence(part, measured) for part in parts if part]
-    packages = ("this package", "without the options for quality and size")
-    return tuple(f"{what}: {line}" for what, line in zip(packages, figures, strict=False))
+    return tuple(f"{what}: {line}" for what, line in zip(PACKAGES, figures, strict=False))
 
 
 def _alike(similarity: ReportedSimilarity, texts: int) -> str:
@@ -209,11 +219,12 @@ def _alike(similarity: ReportedSimilarity, texts: int) -> str:
 
 
 def _divergence(figures: ReportedDivergence, measured: ReportedMeasurement) -> str:
+    form = " in conversations" if measured.is_chat else ""
     return (
         f"mean divergence from the source {figures.mean:.4g} ± "
-        f"{figures.standard_error:.2g} nats over {measured.tokens:,} tokens, same most probable "
-        f"token {100 * figures.same_top:.2f} %, perplexity {figures.perplexity:.4f} (source "
-        f"{measured.source_perplexity:.4f})"
+        f"{figures.standard_error:.2g} nats over {measured.tokens:,} tokens{form}, "
+        f"same most probable token {100 * figures.same_top:.2f} %, "
+        f"perplexity {figures.perplexity:.4f} (source {measured.source_perplexity:.4f})"
     )
 
 

@@ -14,9 +14,9 @@ from peers.llama_cpp import LlamaCpp, UnavailableError
 
 FILE_TYPES: Mapping[str, int] = MappingProxyType(
     {"q4_0": 2, "q8_0": 7, "q5_0": 8, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17,
-     "q6_k": 18}
+     "q6_k": 18, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "iq4_xs": 30}
 )  # fmt: skip
-"""Values of llama.cpp's public enum `llama_ftype`, by rdrr's name of the mix."""
+"""Values of llama.cpp's public enum `llama_ftype`, by rdrr's name of the mix, where it has one."""
 
 _NO_TYPE = 43  # GGML_TYPE_COUNT of the release, which means "as the mix says"
 

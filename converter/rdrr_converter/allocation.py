@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ class Allocation:
     """The chosen types.
 
     Attributes:
-        plan: The plan with these types.
+        plan: The plan with these types; its tensors state the divergence that each causes.
         divergence: Estimate of its divergence from the source, in nats a token.
         usual: The same for the mix that the option `quantize` names.
     """
@@ -103,8 +103,12 @@ def allocate(plan: Planner, limit: int, engine: Engine) -> Allocation:
         if final.total_size <= limit:
             break
         left -= final.total_size - limit  # what aligning the tensors adds
+    stated = tuple(
+        replace(tensor, divergence=losses.get((tensor.name, tensor.dtype.name)))
+        for tensor in final.tensors
+    )
     return Allocation(
-        final,
+        replace(final, tensors=stated),
         sum(choice.loss for choice in chosen.values()),
         sum(losses[tensor.name, tensor.dtype.name] for tensor in usual.tensors if _is_free(tensor)),
     )

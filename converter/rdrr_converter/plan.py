@@ -65,6 +65,8 @@ class PlannedTensor:
         quality: Search for block parameters, one of `QUALITIES`.
         importance: Importance of the rows and columns of each source; empty if unknown.
         encoded: File of its stored bytes, where they are known already.
+        divergence: Estimate of the divergence that its type causes, in nats a token; None unless
+            the types were chosen by measured error.
     """
 
     name: str
@@ -80,6 +82,7 @@ class PlannedTensor:
     quality: str = "ref"
     importance: tuple[Importance, ...] = field(default=(), compare=False, repr=False)
     encoded: Path | None = field(default=None, compare=False, repr=False)
+    divergence: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def geometry(self) -> Geometry:

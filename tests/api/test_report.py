@@ -8,9 +8,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from rdrr._report_html import render
+from rdrr._report_plots import cost_plot, size_plot, text_plots
 from rdrr._report_view import read_report, view
 from rdrr_converter.convert import convert
-from rdrr_manifests.models.conversion_report import ConversionReport
+from rdrr_manifests.models.conversion_report import (
+    ConversionReport,
+    ReportedDivergence,
+    ReportedMeasurement,
+)
 from support.commands import error_line, rdrr
 from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
 
@@ -176,3 +181,52 @@ def test_a_report_that_cannot_be_shown_is_one_error_line(package, tmp_path):
     assert done.code == 1
     assert "no conversion-report.json" in error_line(done)
     assert rdrr("validate", package).code == 0
+
+
+def with_figures(report, usual=True):
+    """A report with a measurement of two packages, and estimates of 14 tensors."""
+    tensors = tuple(
+        tensor.model_copy(update={"divergence": 0.001 * number or None})
+        for number, tensor in enumerate(report.tensors[:15])
+    )
+    figures = {"standard_error": 0.001, "same_top": 0.9, "perplexity": 8.0}
+    parts = [
+        ReportedDivergence(mean=mean, bytes=size, **figures)
+        for mean, size in ((0.01, 1 << 20), (0.02, 1 << 21))
+    ]
+    measured = ReportedMeasurement(
+        tokens=100, source_perplexity=7.9, package=parts[0], usual=parts[1] if usual else None
+    )
+    others = report.tensors[15:]
+    return report.model_copy(update={"measured": measured, "tensors": (*tensors, *others)})
+
+
+def test_the_plot_of_sizes_shows_both_packages_where_their_figures_are(package):
+    plot = size_plot(view(with_figures(read_report(package))), 960)
+    this, other = plot.points
+    assert this.x < other.x
+    assert plot.bottom - this.y == pytest.approx((plot.bottom - other.y) / 2, abs=0.02)
+    assert this.high < this.y < this.low < plot.bottom
+    assert "this package: 1.0 MiB, 0.01 nats" in this.label
+    alone = size_plot(view(with_figures(read_report(package), usual=False)), 960)
+    assert [point.x for point in alone.points] == [pytest.approx((80 + 920) / 2)]
+    assert size_plot(view(read_report(package)), 960) is None
+
+
+def test_the_tensors_that_cost_most_come_first_in_page_and_card(package):
+    report = with_figures(read_report(package))
+    costly = sorted(report.tensors[1:15], key=lambda tensor: -tensor.divergence)
+    plot = cost_plot(view(report), 960)
+    assert [bar.name for bar in plot.bars] == [tensor.name for tensor in costly[:12]]
+    assert plot.bars[0].width == pytest.approx(2 * plot.bars[7].width, abs=0.02)
+    assert plot.share == pytest.approx(sum(range(3, 15)) / sum(range(15)))
+    page = Page(render(view(report)))
+    assert len([rect for rect in page.elements if rect[0] == "rect" and "cost" in str(rect)]) == 12
+    lines = text_plots(view(report))
+    bars = {line.split(" | ")[0][2:]: line.count("█") for line in lines if "█" in line}
+    assert bars["this package"] == bars["without the options for quality and size"] / 2 == 12
+    assert bars[costly[0].name] == 2 * bars[costly[7].name] == 24
+    plain = read_report(package)
+    assert cost_plot(view(plain), 960) is None
+    assert text_plots(view(plain)) == []
+    assert "cost most" not in Page(render(view(plain))).text

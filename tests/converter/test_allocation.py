@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr._convert import calibration_text
+from rdrr._report_view import read_report
 from rdrr.importance import measure_importance
 from rdrr_converter.convert import convert
 from rdrr_converter.export.imatrix import Activations, Origin, write_imatrix
@@ -73,6 +74,12 @@ def test_the_plan_of_a_package_gives_its_bytes_again(tmp_path, sensitivity):
         / sum(int(np.prod(tensor["shape"])) for tensor in manifest["tensors"].values())
     )
     assert 5.8 < bits <= 6
+    reports = [read_report(tmp_path / name) for name in ("a", "b")]
+    costs = [[tensor.divergence for tensor in report.tensors] for report in reports]
+    said = next(note for note in reports[0].notes if "estimated divergence" in note)
+    total = sum(filter(None, costs[0]))
+    assert f"estimated divergence {total:.3g} nats" in said
+    assert not any(costs[1])  # nothing was estimated where the types were given
 
 
 def made_importance(path, model, sensitive):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import rdrr
-from rdrr._measurement import spread
+from rdrr._measurement import chat_windows, spread
 from rdrr._model_card import model_card
 from rdrr._report_html import render
 from rdrr._report_view import read_report, view
@@ -39,12 +39,15 @@ def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_pat
     assert measured == result.measured
     with rdrr.load(tmp_path / "plain", backend="cpu") as base:
         ids = spread(base.encode(HELD_OUT.read_text(encoding="utf-8")), 512, 256)
+        ids = in_conversations(base, ids[:256]) + in_conversations(base, ids[256:])
         for name, figures in (("out", measured.package), ("usual", measured.usual)):
             with rdrr.load(tmp_path / name, backend="cpu") as model:
                 expected = compare(model, base, ids, window=256)
             assert figures.mean == pytest.approx(expected.mean_divergence, rel=1e-3)
             assert figures.standard_error == pytest.approx(expected.divergence_error, rel=1e-3)
-    assert measured.tokens == 510
+    assert (measured.tokens, measured.is_chat) == (510, True)
+    sizes = [open_package(tmp_path / name).manifest.total_size for name in ("out", "usual")]
+    assert [measured.package.bytes, measured.usual.bytes] == sizes
     said = f"{measured.package.mean:.4g} ± {measured.package.standard_error:.2g} nats"
     manifest = open_package(tmp_path / "out").manifest
     for text in (
@@ -53,6 +56,33 @@ def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_pat
         run("report", tmp_path / "out").out,
     ):
         assert said in text
+
+
+def in_conversations(model, ids):
+    """The first quarter of a window as a user says it, and the rest as the answer."""
+    start, answer = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+    prompt = model.encode_as_is(start + model.decode(ids[:64]) + answer)
+    return (prompt + ids[64:])[:256]
+
+
+def test_a_text_stays_as_it_is_without_a_template_that_takes_it(tmp_path):
+    windows = [[5, 6, 7, 8] * 16, [9, 10, 11, 12] * 16]
+    rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32")
+    settings = tmp_path / "out/tokenizer_config.json"
+    stated = json.loads(settings.read_text(encoding="utf-8"))
+    templates = {
+        "usual": stated["chat_template"],
+        "refuses": "{{ raise_exception('no') }}",
+        "long": "long " * 99,
+        "absent": None,
+    }
+    lengths = {}
+    for name, template in templates.items():
+        settings.write_text(json.dumps({**stated, "chat_template": template}), encoding="utf-8")
+        with rdrr.load(tmp_path / "out", backend="cpu") as model:
+            conversations = chat_windows(model, windows)
+        lengths[name] = conversations and [len(ids) for ids in conversations]
+    assert lengths == {"usual": [64, 64], "refuses": None, "long": None, "absent": None}
 
 
 def test_a_measured_package_differs_in_its_report_only(tmp_path):

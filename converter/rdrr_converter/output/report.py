@@ -251,6 +251,7 @@ def _reported(tensor: PlannedTensor, error: ErrorStats) -> ReportedTensor:
             block=error.worst.block,
             relative_rmse=_rounded(error.worst.relative_rmse),
         ),
+        divergence=None if tensor.divergence is None else _rounded(tensor.divergence),
     )
 
 

@@ -78,6 +78,8 @@ class ReportedTensor(ManifestModel):
         overflowed: Whether it was kept in F32 because a value exceeds the range of the wanted type.
         relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of the stored values.
         worst_block: The block with the largest relative error; None if nothing was lost.
+        divergence: Estimate of the divergence that its error causes, in nats a token; None if the
+            types were not chosen by measured error.
     """
 
     name: Name
@@ -93,6 +95,7 @@ class ReportedTensor(ManifestModel):
     overflowed: bool = False
     relative_rmse: Error
     worst_block: ReportedBlock | None = None
+    divergence: Error | None = None
 
 
 class ReportedTotal(ManifestModel):
@@ -119,12 +122,14 @@ class ReportedDivergence(ManifestModel):
         standard_error: Standard error of `mean`.
         same_top: Fraction of the tokens at which both find the same token most probable.
         perplexity: Perplexity of the package.
+        bytes: Bytes of all its shards; None in reports of earlier versions.
     """
 
     mean: Error
     standard_error: Error
     same_top: float = Field(ge=0, le=1)
     perplexity: Perplexity
+    bytes: Count | None = None
 
 
 class ReportedMeasurement(ManifestModel):
@@ -132,6 +137,7 @@ class ReportedMeasurement(ManifestModel):
 
     Attributes:
         tokens: Number of predicted tokens.
+        is_chat: Whether the text was put into conversations by the package's chat template.
         source_perplexity: Perplexity of the source in float32.
         package: Divergence of the package.
         usual: Divergence of a package without the options for quality and size; None if none of
@@ -139,6 +145,7 @@ class ReportedMeasurement(ManifestModel):
     """
 
     tokens: Count
+    is_chat: bool = False
     source_perplexity: Perplexity
     package: ReportedDivergence
     usual: ReportedDivergence | None = None
