@@ -297,6 +297,7 @@ _TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
     "/v1/classify": (scoring.ClassifyRequest, scoring.classify),
     "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
     "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
+    "/api/embed": (scoring.EmbeddingRequest, ollama.embed),
     "/api/show": (ollama.ShowRequest, ollama.show),
     "/tokenize": (EncodeRequest, _tokenize),
     "/detokenize": (DecodeRequest, _detokenize),

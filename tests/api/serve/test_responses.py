@@ -77,6 +77,19 @@ def test_a_stored_response_is_gone_on_with(worker):
             client.responses.create(model=MODEL, input="And?", previous_response_id=unstored.id)
 
 
+def test_an_item_of_an_answer_is_gone_on_with_by_its_id(worker):
+    with responding(worker.model, "Abraham.", "Sarah.") as (client, script):
+        (item,) = client.responses.create(model=MODEL, input="Who was the father?").output
+        reference = {"type": "item_reference", "id": item.id}
+        said = [{"role": "user", "content": text} for text in ("The father?", "And the mother?")]
+        second = client.responses.create(model=MODEL, input=[said[0], reference, said[1]])
+        prompt = script.prompt
+        assert prompt.index("father?") < prompt.index("Abraham.") < prompt.index("mother?")
+        assert client.responses.input_items.list(second.id).data[1].id == item.id
+        with pytest.raises(openai.BadRequestError, match="no such item"):
+            client.responses.create(model=MODEL, input=[{**reference, "id": "msg_other"}])
+
+
 def test_the_oldest_responses_are_forgotten(worker, monkeypatch):
     monkeypatch.setattr(responses, "MOST_STORED", 2)
     with responding(worker.model, "a", "b", "c") as (client, _):

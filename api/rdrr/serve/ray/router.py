@@ -80,10 +80,24 @@ def _keeper(request: ReadRequest) -> str:
     _, _, rest = request.path.partition("/v1/responses/")
     if rest:
         return replica_of(rest.partition("/")[0])
-    if b"previous_response_id" not in request.body:
+    if not any(word in request.body for word in (b"previous_response_id", b"item_reference")):
         return ""
     try:
-        name = json.loads(request.body).get("previous_response_id")
-    except (ValueError, RecursionError, AttributeError):
+        name = _kept_name(json.loads(request.body))
+    except (ValueError, RecursionError):
         return ""
     return replica_of(name) if isinstance(name, str) else ""
+
+
+def _kept_name(body: Any) -> Any:
+    """Return the id of the response, or else of the first item, that a request goes on with."""
+    match body:
+        case {"previous_response_id": str(name)}:
+            return name
+        case {"input": [*items]}:
+            references = (item for item in items if isinstance(item, dict))
+            return next(
+                (item.get("id") for item in references if item.get("type") == "item_reference"),
+                None,
+            )
+    return None
