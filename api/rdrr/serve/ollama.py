@@ -340,6 +340,11 @@ def entry(offer: Offer, name: str) -> dict[str, Any]:
     }
 
 
+def sizes(service: Service) -> dict[str, int]:
+    """Return what `/api/ps` says besides of a package that is loaded."""
+    return {"size_vram": service.worker.memory, "context_length": service.model.info.context}
+
+
 def _details(service: Service) -> dict[str, Any]:
     manifest = service.model.package.manifest
     return {

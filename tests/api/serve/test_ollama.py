@@ -98,6 +98,7 @@ def test_models_are_told_of(server):
         ("small-llama", True),
         ("alias", True),
     ]
+    assert {model["context_length"] for model in loaded} == {server.worker.model.info.context}
     _, (shown,) = post(server, "/api/show", {"model": "small-llama"})
     assert shown["capabilities"] == ["completion", "tools"]
     assert post(server, "/api/show", {"name": "other"})[0] == 404
