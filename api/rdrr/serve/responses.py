@@ -323,6 +323,37 @@ def replica_of(name: str) -> str:
     return name.partition("_")[2].rpartition("_")[0]
 
 
+def keeper_of(path: str, body: bytes) -> str:
+    """Return the replica that keeps what a request is about or goes on with; empty for any.
+
+    Args:
+        path: The path of the request.
+        body: Its body, which is read only if it may state a response or an item of one.
+    """
+    _, _, rest = path.partition("/v1/responses/")
+    if rest:
+        return replica_of(rest.partition("/")[0])
+    if not any(word in body for word in (b"previous_response_id", b"item_reference")):
+        return ""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    match fields:
+        case {"previous_response_id": str(name)}:
+            return replica_of(name)
+        case {"input": [*items]}:
+            return next(filter(None, map(_keeper_of_item, items)), "")
+    return ""
+
+
+def _keeper_of_item(item: Any) -> str:
+    match item:
+        case {"type": "item_reference", "id": str(name)}:
+            return replica_of(name)
+    return ""
+
+
 def _missing(name: str) -> JSONResponse:
     message = f"there is no response {name}"
     return error_response(404, message, "invalid_request_error", "response_not_found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 
 import openai
@@ -88,6 +89,22 @@ def test_an_item_of_an_answer_is_gone_on_with_by_its_id(worker):
         assert client.responses.input_items.list(second.id).data[1].id == item.id
         with pytest.raises(openai.BadRequestError, match="no such item"):
             client.responses.create(model=MODEL, input=[{**reference, "id": "msg_other"}])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "replica"),
+    [
+        ("/v1/responses/resp_a1_0f/input_items", {}, "a1"),
+        ("/v1/responses", {"input": "Hello", "previous_response_id": "resp_a1_0f"}, "a1"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_a1_0f"}]}, "a1"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": 5}]}, ""),
+        ("/v1/responses", {"input": "item_reference"}, ""),
+        ("/v1/responses", {"input": "Hello", "previous_response_id": "resp_0f"}, ""),
+        ("/v1/responses", ["previous_response_id"], ""),
+    ],
+)
+def test_a_request_goes_to_the_replica_that_keeps_what_it_goes_on_with(path, fields, replica):
+    assert responses.keeper_of(path, json.dumps(fields).encode()) == replica
 
 
 def test_the_oldest_responses_are_forgotten(worker, monkeypatch):
