@@ -93,8 +93,9 @@ class Model(ScoringModel):
             logprobs: Record the log-probability of each token, and those of this many of the most
                 probable tokens (at most 20), before any sampling option changes them.
             response_format: The form that the text must have: `{"type": "json_schema",
-                "json_schema": {"schema": {...}}}`, `{"type": "json_object"}` or
-                `{"type": "regex", "regex": ...}`.
+                "json_schema": {"schema": {...}}}`, `{"type": "json_object"}`,
+                `{"type": "regex", "regex": ...}` or `{"type": "grammar", "grammar": ...}`, in
+                llguidance's dialect of Lark or llama.cpp's GBNF.
             stop: One or several strings that end the text; they are not part of it.
             stop_ids: Token ids that end the text, besides those of the model.
             context_shift: When the context is full, keep this many first tokens, drop the older

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EXPECTED = (
     '{"type": "json_schema", "json_schema": {"schema": {...}}}, {"type": "json_object"}, '
-    '{"type": "regex", "regex": "..."} or {"type": "text"}'
+    '{"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."} or {"type": "text"}'
 )
 
 
@@ -40,6 +40,8 @@ def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
             return Grammar("json_schema", _as_json(schema))
         case {"type": "regex", "regex": str(pattern)}:
             return Grammar("regex", pattern)
+        case {"type": "grammar", "grammar": str(grammar)}:
+            return Grammar("grammar", grammar)
     raise UsageError("unknown `response_format`", expected=EXPECTED, found=shown(given))
 
 

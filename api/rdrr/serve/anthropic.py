@@ -14,10 +14,18 @@ from starlette.responses import JSONResponse, Response
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, News, Piece, ToolCall, prompt_of
 from rdrr.serve.requests import MOST_STOPS, Body, ChatRequest, image_part
+from rdrr.serve.response_requests import response_format
 from rdrr.serve.texts import Service
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class OutputConfig(Body):
+    """What a request says about the answer."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
 
 
 class CountRequest(Body):
@@ -62,10 +70,15 @@ class MessagesRequest(CountRequest):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
 
     def as_chat(self, **options: Any) -> ChatRequest:
         """See `CountRequest.as_chat`."""
+        config = self.output_config or OutputConfig()
         return super().as_chat(
+            reasoning_effort=config.effort,
+            response_format=response_format(config.format or self.output_format),
             max_tokens=self.max_tokens,
             stop=self.stop_sequences,
             temperature=self.temperature,
@@ -213,7 +226,7 @@ def _block(piece: Piece) -> dict[str, Any]:
         return {**head, "name": name, "input": arguments}
     if piece.kind == "reasoning":
         return {"type": "thinking", "thinking": piece.text, "signature": ""}
-    return {"type": "text", "text": piece.text, "citations": None}
+    return {"type": "text", "text": piece.text, "citations": []}
 
 
 _EMPTY: Mapping[str, dict[str, Any]] = {

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rdrr._generation import AnswerText
 from rdrr.serve import anthropic, infill, ollama, openai, scoring
 from rdrr.serve.chats import prompt_of
 from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
@@ -204,7 +205,7 @@ class _Routes:
 
     async def running(self, _: Request) -> Response:
         models = [
-            {**ollama.entry(offer, name), "size_vram": offer.service.worker.memory}
+            {**ollama.entry(offer, name), **ollama.sizes(offer.service)}
             for offer, name in self._names()
             if offer.service is not None
         ]
@@ -284,7 +285,9 @@ async def _detokenize(service: Service, asked: DecodeRequest) -> Response:
 
 async def _apply_template(service: Service, asked: ChatRequest) -> Response:
     ids = (await prompt_of(service, asked)).rendered.ids
-    return JSONResponse({"prompt": service.model.decode(ids), "tokens": ids})
+    text = AnswerText(service.model._codec, (), (), shows=lambda _: True)
+    prompt = "".join(map(text.add, ids)) + text.rest()
+    return JSONResponse({"prompt": prompt, "tokens": ids})
 
 
 _TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
@@ -298,6 +301,7 @@ _TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
     "/v1/classify": (scoring.ClassifyRequest, scoring.classify),
     "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
     "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
+    "/api/embed": (scoring.EmbeddingRequest, ollama.embed),
     "/api/show": (ollama.ShowRequest, ollama.show),
     "/tokenize": (EncodeRequest, _tokenize),
     "/detokenize": (DecodeRequest, _detokenize),

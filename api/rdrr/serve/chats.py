@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from rdrr_format.errors import UsageError
 from rdrr_runtime.text.answers import Part
 from starlette.concurrency import run_in_threadpool
 
@@ -149,8 +148,7 @@ def _prompt_of(service: Service, request: ChatRequest) -> ChatPrompt:
     form = recognise(template.source + ("" if takes_tools or tools is None else _TAGS))
     forced, wanted = None, request.response_format
     if tools is not None and tools.forced is not None:
-        if _is_form(wanted):
-            raise UsageError("a forced call has no `response_format`", where="tool_choice")
+        # The form of a message does not hold for an answer that is a call.
         wanted, forced = tools.call_format(form)
     fetch = None if service.network is None else RemoteImages(service.network).fetch
     messages, prefill = _split(request, fetch)

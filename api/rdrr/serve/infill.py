@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field
 from rdrr_format.errors import RdrrError, UsageError
 from starlette.responses import JSONResponse, Response
 
@@ -43,7 +44,20 @@ class InfillRequest(Request):
     input_prefix: str = ""
     input_suffix: str = ""
     prompt: str = ""
-    n_predict: int | None = None
+    n: Literal[1] = 1
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
+
+    @property
+    def most(self) -> int | None:
+        """Most new tokens; None for as many as fit."""
+        stated = self.max_tokens if self.n_predict is None else self.n_predict
+        return None if stated == -1 else stated
+
+
+def marks_of(model: Model) -> Marks | None:
+    """Return the tokens for infilling of a vocabulary; None if it has none."""
+    added = model._codec.added_tokens()
+    return next((each for each in MARKS if {each.prefix, each.suffix} <= added.keys()), None)
 
 
 def infill_prompt(model: Model, before: str, after: str) -> list[int]:
@@ -55,15 +69,14 @@ def infill_prompt(model: Model, before: str, after: str) -> list[int]:
         UsageError: The vocabulary has no tokens for this.
     """
     codec = model._codec
-    added = codec.added_tokens()
-    marks = next((each for each in MARKS if {each.prefix, each.suffix} <= added.keys()), None)
+    marks = marks_of(model)
     if marks is None:
         raise UsageError(
             "the model fills no gaps",
             expected=f"a vocabulary with {MARKS[0].prefix} or the like",
             hint="ask for a completion",
         )
-    prefix, suffix = codec.control_tokens(list(added)).marked([before, after])
+    prefix, suffix = codec.control_tokens(list(codec.added_tokens())).marked([before, after])
     parts = [f"{marks.prefix}{prefix}", f"{marks.suffix}{suffix}"]
     text = "".join(reversed(parts) if marks.suffix_first else parts)
     return codec.encode_marked(f"{text}{marks.middle}")
@@ -72,11 +85,12 @@ def infill_prompt(model: Model, before: str, after: str) -> list[int]:
 async def infill(service: Service, request: InfillRequest) -> Response:
     """Answer `/infill`."""
     ids = infill_prompt(service.model, request.input_prefix + request.prompt, request.input_suffix)
-    texts = Texts(service, request, [ids], request.n_predict or request.max_tokens)
+    # No tokens are asked for by editors that want the prompt to be read beforehand.
+    texts = Texts(service, request, [] if request.most == 0 else [ids], request.most)
     answer = Answer(len(ids))
     if request.stream:
         return sse.stream(_stream(service, texts, answer))
-    (answer,) = await texts.read()
+    (answer,) = await texts.read() or [answer]
     return JSONResponse(_end(service, answer, answer.text))
 
 

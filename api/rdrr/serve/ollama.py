@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from rdrr_format.errors import RdrrError, UsageError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from rdrr._loaded_package import has_head
 from rdrr.serve import sse
 from rdrr.serve.chats import Chat, Message, Piece, ToolCall
-from rdrr.serve.infill import infill_prompt
+from rdrr.serve.infill import infill_prompt, marks_of
 from rdrr.serve.pool import Offer
 from rdrr.serve.requests import Body, ChatRequest, CompletionRequest, image_part
+from rdrr.serve.scoring import EmbeddingRequest, embedded, usage
 from rdrr.serve.texts import Answer, Service, Texts, timings
 
 _OPTIONS = (
@@ -27,22 +30,29 @@ _OPTIONS = (
 DEFAULT_TEMPERATURE = 0.8
 
 
+class Options(Body):
+    """The options of a request for text; the others are those of a chat."""
+
+    num_predict: int = -1
+    """Most new tokens; as many as fit if it is not positive."""
+
+
 class OllamaRequest(Body):
     """Fields of every request for text."""
 
     model: str | None = None
     stream: bool = True
     format: str | dict[str, Any] | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=Options)
     think: bool | str | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of a chat or completion that this request means."""
-        known = {name: self.options[name] for name in _OPTIONS if name in self.options}
-        most = self.options.get("num_predict")
-        if most is not None and most > 0:
-            known["max_tokens"] = most
+        stated = self.options.model_extra or {}
+        known = {name: stated[name] for name in _OPTIONS if name in stated}
+        if self.options.num_predict > 0:
+            known["max_tokens"] = self.options.num_predict
         if self.format:
             known["response_format"] = _response_format(self.format)
         return {"temperature": DEFAULT_TEMPERATURE, "model": self.model, **known}
@@ -60,7 +70,7 @@ class OllamaRequest(Body):
 class OllamaChatRequest(OllamaRequest):
     """A request for `/api/chat`."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[dict[str, Any]] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
 
 
@@ -77,12 +87,22 @@ class OllamaGenerateRequest(OllamaRequest):
 class ShowRequest(Body):
     """A request for `/api/show`."""
 
-    model: str | None = None
-    name: str | None = None
+    model: str | None = Field(None, validation_alias=AliasChoices("model", "name"))
+
+
+async def embed(service: Service, request: EmbeddingRequest) -> Response:
+    """Answer `/api/embed`."""
+    begun = perf_counter_ns()
+    texts, rows = await embedded(service, request)
+    counts = {"prompt_eval_count": usage(service, texts)["prompt_tokens"], "load_duration": 0}
+    answer = {"model": service.name, "embeddings": rows.tolist(), **counts}
+    return JSONResponse({**answer, "total_duration": perf_counter_ns() - begun})
 
 
 async def chat(service: Service, request: OllamaChatRequest) -> Response:
     """Answer `/api/chat`."""
+    if not request.messages:
+        return _loaded(service, {"message": {"role": "assistant", "content": ""}})
     asked = ChatRequest(
         messages=[_message(message) for message in request.messages],
         tools=request.tools,
@@ -101,6 +121,8 @@ async def generate(service: Service, request: OllamaGenerateRequest) -> Response
         return await _raw(service, request, ids)
     if request.raw:
         return await _raw(service, request, service.model.encode(request.prompt))
+    if not request.prompt and not request.images:
+        return _loaded(service, {"response": ""})
     system = [{"role": "system", "content": request.system}] if request.system else []
     said = {"role": "user", "content": request.prompt, "images": request.images}
     asked = ChatRequest(
@@ -109,6 +131,12 @@ async def generate(service: Service, request: OllamaGenerateRequest) -> Response
         **request.fields,
     )
     return await _respond(service, request, await Chat.begin(service, asked), _Generated())
+
+
+def _loaded(service: Service, said: Mapping[str, Any]) -> Response:
+    """Return the answer to a request without a prompt, by which clients load a model."""
+    line = _line(service, {**said, "done": True, "done_reason": "load"})
+    return Response(line, media_type="application/json")
 
 
 async def _raw(service: Service, request: OllamaGenerateRequest, ids: list[int]) -> Response:
@@ -232,8 +260,12 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"function": {"name": call.name, "arguments": json.loads(call.arguments)}}
 
 
+_KEYS: Mapping[str, str] = {"thinking": "reasoning_content", "tool_name": "name"}
+"""Keys of a message that have another name in a chat."""
+
+
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in message.items() if key != "images"}
+    plain = {_KEYS.get(key, key): value for key, value in message.items() if key != "images"}
     if message.get("images"):
         plain["content"] = _with_images(message.get("content") or "", message["images"])
     return plain
@@ -257,12 +289,21 @@ def _response_format(stated: str | Mapping[str, Any]) -> dict[str, Any]:
 
 async def show(service: Service, _: ShowRequest) -> Response:
     """Answer `/api/show`."""
-    manifest = service.model.package.manifest
-    try:
-        template = service.model.chat_template(service.template)
-        source, tools = template.source, ["tools"]
-    except RdrrError:
-        source, tools = "", []
+    from rdrr_runtime.text.answer_formats import recognise
+
+    package = service.model.package
+    manifest, source = package.manifest, ""
+    with suppress(RdrrError):
+        source = service.model.chat_template(service.template).source
+    output = manifest.inference.output
+    capabilities = {
+        "completion": has_head(package),
+        "tools": bool(source),
+        "thinking": recognise(source).reasoning is not None,
+        "vision": manifest.processor is not None,
+        "insert": marks_of(service.model) is not None,
+        "embedding": output.embedding_postprocessor is not None and output.classifier is None,
+    }
     family = manifest.model_type
     return JSONResponse(
         {
@@ -274,7 +315,7 @@ async def show(service: Service, _: ShowRequest) -> Response:
                 "general.architecture": family,
                 f"{family}.context_length": service.model.info.context,
             },
-            "capabilities": ["completion", *tools],
+            "capabilities": [name for name, has in capabilities.items() if has],
         }
     )
 
@@ -297,6 +338,11 @@ def entry(offer: Offer, name: str) -> dict[str, Any]:
         "digest": "",
         "details": {} if service is None else _details(service),
     }
+
+
+def sizes(service: Service) -> dict[str, int]:
+    """Return what `/api/ps` says besides of a package that is loaded."""
+    return {"size_vram": service.worker.memory, "context_length": service.model.info.context}
 
 
 def _details(service: Service) -> dict[str, Any]:

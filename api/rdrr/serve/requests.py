@@ -30,6 +30,12 @@ MOST_STOPS = 16
 MOST_BIASES = 1024
 MOST_UNKNOWN = 32
 
+GRAMMARS = (
+    "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
+    "guided_choice", "guided_grammar",
+)  # fmt: skip
+"""Names under which other servers take the form of an answer."""
+
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "best_of": (None, 1),
@@ -38,10 +44,20 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "web_search_options": (None,),
+        "mcp_servers": (None, []),
+        "container": (None,),
+        "prompt": (None,),
+        "conversation": (None,),
+        "background": (None, False),
+        "logprobs": (None, False),
+        "top_logprobs": (None, 0),
+        **dict.fromkeys(GRAMMARS, (None, "", [], {})),
     }
 )
-"""Fields that change the answer and are not served, with the values that change nothing."""
+"""Fields that change the answer and are not served, with the values that change nothing.
 
+A route that serves one of them has it as a field.
+"""
 
 HARMLESS = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -81,16 +97,21 @@ def ignored_fields(request: BaseModel) -> list[str]:
 class Body(BaseModel):
     """The body of a request, in which null means that a field is not stated.
 
-    Clients send null for what their users leave out.
+    Clients send null for what their users leave out. Fields that change the answer and are not
+    served are refused.
     """
 
     model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
+    def _check_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        for name in (REFUSED.keys() & data.keys()) - cls.model_fields.keys():
+            if data[name] not in REFUSED[name]:
+                instead = "; state `response_format`" if name in GRAMMARS else ""
+                raise ValueError(f"`{name}` is not served{instead}")
         return {key: value for key, value in data.items() if value is not None}
 
 
@@ -110,15 +131,6 @@ class Request(Body):
     response_format: dict[str, Any] | None = None
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
     context_shift: Annotated[bool | int, Field(ge=0)] = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_refused(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for name, harmless in REFUSED.items():
-                if data.get(name) not in harmless:
-                    raise ValueError(f"`{name}` is not served")
-        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -28,8 +28,6 @@ class ResponsesRequest(Body):
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    background: bool | None = None
-    conversation: Any = None
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -45,11 +43,8 @@ class ResponsesRequest(Body):
             before: The items of the responses before.
 
         Raises:
-            UsageError: The request asks for what is not served.
+            UsageError: An item, a tool or a format is not served.
         """
-        for name in ("background", "conversation"):
-            if getattr(self, name):
-                raise UsageError(f"`{name}` is not served")
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
         return ChatRequest.model_validate(
             {
@@ -60,7 +55,7 @@ class ResponsesRequest(Body):
                 "top_p": self.top_p,
                 "max_tokens": self.max_output_tokens,
                 "reasoning_effort": (self.reasoning or {}).get("effort"),
-                "response_format": _response_format((self.text or {}).get("format")),
+                "response_format": response_format((self.text or {}).get("format")),
             }
         )
 
@@ -126,7 +121,8 @@ def _choice(choice: Any) -> Any:
     return choice
 
 
-def _response_format(stated: Any) -> dict[str, Any] | None:
+def response_format(stated: Any) -> dict[str, Any] | None:
+    """Return a format as chats have it, from one that has its schema beside its type."""
     if not isinstance(stated, Mapping) or stated.get("type") != "json_schema":
         return None if stated is None else dict(stated)
     return {"type": "json_schema", "json_schema": {"schema": stated.get("schema")}}

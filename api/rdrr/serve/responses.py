@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from rdrr_format.errors import RdrrError
+from rdrr_format.errors import RdrrError, UsageError
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
@@ -52,6 +52,7 @@ class Responses:
             if previous not in self._stored:
                 return _missing(previous)
             before = self._stored[previous].items
+        request = request.model_copy(update={"input": self._resolved(request.items)})
         chat = await Chat.begin(service, request.as_chat(before))
         name = _PREFIX + (f"{self.replica}_" if self.replica else "") + uuid4().hex
         answer = _Answer(service.name, name, request, chat)
@@ -59,6 +60,18 @@ class Responses:
             return sse.stream(self._stream(answer, before))
         await chat.read()
         return JSONResponse(self._ended(answer, before))
+
+    def _resolved(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return items, with those that answers had in place of references to them.
+
+        Raises:
+            UsageError: An item that is referred to is not kept.
+        """
+        if not any(item.get("type") == "item_reference" for item in items):
+            return [*items]
+        outputs = [stored.body["output"] for stored in self._stored.values()]
+        kept = {item["id"]: item for output in outputs for item in output}
+        return [_referred(item, kept) for item in items]
 
     async def get(self, name: str) -> Response:
         """Answer a request for a response."""
@@ -131,6 +144,7 @@ class _Answer:
     def __init__(self, model: str, name: str, request: ResponsesRequest, chat: Chat) -> None:
         self.request, self.chat = request, chat
         self._model, self._id, self._created = model, name, now()
+        self._replica = replica_of(name)
         self._number = 0
         self._ids: list[str] = []
         self._open: Piece | None = None
@@ -228,7 +242,7 @@ class _Answer:
 
     def _item_id(self, at: int) -> str:
         while len(self._ids) <= at:
-            self._ids.append(uuid4().hex)
+            self._ids.append((f"{self._replica}_" if self._replica else "") + uuid4().hex)
         return self._ids[at]
 
     def _item_event(self, name: str, item: dict[str, Any]) -> str:
@@ -295,9 +309,49 @@ def _named(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"id": f"item_{uuid4().hex}", "type": "message", **item} for item in items]
 
 
+def _referred(item: dict[str, Any], kept: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    if item.get("type") != "item_reference":
+        return item
+    name = str(item.get("id"))
+    if name not in kept:
+        raise UsageError("there is no such item", where="input", found=name)
+    return kept[name]
+
+
 def replica_of(name: str) -> str:
-    """Return the name of the replica that keeps a response; empty if there is only one server."""
-    return name.removeprefix(_PREFIX).rpartition("_")[0]
+    """Return the replica that keeps a response or an item; empty if there is only one server."""
+    return name.partition("_")[2].rpartition("_")[0]
+
+
+def keeper_of(path: str, body: bytes) -> str:
+    """Return the replica that keeps what a request is about or goes on with; empty for any.
+
+    Args:
+        path: The path of the request.
+        body: Its body, which is read only if it may state a response or an item of one.
+    """
+    _, _, rest = path.partition("/v1/responses/")
+    if rest:
+        return replica_of(rest.partition("/")[0])
+    if not any(word in body for word in (b"previous_response_id", b"item_reference")):
+        return ""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    match fields:
+        case {"previous_response_id": str(name)}:
+            return replica_of(name)
+        case {"input": [*items]}:
+            return next(filter(None, map(_keeper_of_item, items)), "")
+    return ""
+
+
+def _keeper_of_item(item: Any) -> str:
+    match item:
+        case {"type": "item_reference", "id": str(name)}:
+            return replica_of(name)
+    return ""
 
 
 def _missing(name: str) -> JSONResponse:

@@ -56,17 +56,25 @@ class ClassifyRequest(Body):
 
 async def embeddings(service: Service, request: EmbeddingRequest) -> Response:
     """Answer `/v1/embeddings`."""
-    texts = _texts(service, request.input)
-    rows = await call(service, lambda model: model.embed(texts, prompt=request.prompt_name))
-    if request.dimensions is not None:
-        rows = _shortened(rows, request.dimensions)
+    texts, rows = await embedded(service, request)
     data = [
         {"object": "embedding", "index": index, "embedding": _row(row, request.encoding_format)}
         for index, row in enumerate(rows)
     ]
     return JSONResponse(
-        {"object": "list", "data": data, "model": service.name, "usage": _usage(service, texts)}
+        {"object": "list", "data": data, "model": service.name, "usage": usage(service, texts)}
     )
+
+
+async def embedded(
+    service: Service, request: EmbeddingRequest
+) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """Return the texts of a request, and their embeddings."""
+    texts = _texts(service, request.input)
+    rows = await call(service, lambda model: model.embed(texts, prompt=request.prompt_name))
+    if request.dimensions is not None:
+        rows = _shortened(rows, request.dimensions)
+    return texts, rows
 
 
 async def rerank(service: Service, request: RerankRequest) -> Response:
@@ -85,9 +93,9 @@ async def rerank(service: Service, request: RerankRequest) -> Response:
         }
         for index in order
     ]
-    usage = _usage(service, [request.query, *texts])
+    counts = usage(service, [request.query, *texts])
     head = {"id": f"rerank-{uuid4().hex}", "model": service.name}
-    return JSONResponse({**head, "results": results, "usage": usage})
+    return JSONResponse({**head, "results": results, "usage": counts})
 
 
 async def classify(service: Service, request: ClassifyRequest) -> Response:
@@ -105,7 +113,7 @@ async def classify(service: Service, request: ClassifyRequest) -> Response:
         for index, labels in enumerate(found)
     ]
     head = {"id": f"classify-{uuid4().hex}", "object": "list", "model": service.name}
-    return JSONResponse({**head, "data": data, "usage": _usage(service, texts)})
+    return JSONResponse({**head, "data": data, "usage": usage(service, texts)})
 
 
 def _texts(service: Service, stated: Any) -> list[str]:
@@ -143,6 +151,7 @@ def _row(row: npt.NDArray[np.float32], encoding: str) -> list[float] | str:
     return [float(value) for value in row]
 
 
-def _usage(service: Service, texts: Sequence[str]) -> dict[str, int]:
+def usage(service: Service, texts: Sequence[str]) -> dict[str, int]:
+    """Return the counts of an answer that has no text."""
     count = sum(len(service.model.encode(text)) for text in texts)
     return {"prompt_tokens": count, "total_tokens": count}

@@ -1,4 +1,4 @@
-"""Constrain generated text to a JSON schema or a regular expression with llguidance.
+"""Constrain generated text to a JSON schema, regular expression or grammar with llguidance.
 
 llguidance is installed by the extra `grammar`. It follows the text token by token and computes,
 before each token, the set of tokens that may come next; `decode/chooser.py` samples from that
@@ -8,7 +8,7 @@ cannot go on generating whitespace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,21 +22,25 @@ from rdrr_format.foreign import foreign_errors
 U32 = npt.NDArray[np.uint32]
 
 MAX_GRAMMAR = 1 << 20
-"""Most characters of a JSON schema or a regular expression."""
+"""Most characters of a JSON schema, a regular expression or a grammar."""
+
+MAX_GBNF = 1 << 13
+"""Most characters of a grammar in GBNF; the time to convert it grows with their square."""
 
 JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """A JSON schema or regular expression that the generated text must satisfy.
+    """What the whole generated text must satisfy.
 
     Attributes:
         kind: The language of `text`.
-        text: The JSON schema, or the regular expression that the whole generated text must match.
+        text: The JSON schema, the regular expression, or the grammar, which is in llguidance's
+            dialect of Lark (its first rule is `start`) or llama.cpp's GBNF (`root`).
     """
 
-    kind: Literal["json_schema", "regex"]
+    kind: Literal["json_schema", "regex", "grammar"]
     text: str
 
 
@@ -77,10 +81,7 @@ class GrammarTokenizer:
             raise _invalid_grammar(grammar, f"more than {MAX_GRAMMAR} characters")
         matcher = self._library.LLMatcher
         with foreign_errors(partial(_invalid_grammar, grammar)):
-            if grammar.kind == "json_schema":
-                compiled = matcher.grammar_from_json_schema(grammar.text, overrides=JSON_STYLE)
-            else:
-                compiled = matcher.grammar_from_regex(grammar.text)
+            compiled = _COMPILED[grammar.kind](matcher, grammar.text)
             fault = matcher.validate_grammar(compiled, self._tokenizer)
             if fault and not fault.startswith("WARNING"):
                 raise _invalid_grammar(grammar, fault)
@@ -141,6 +142,34 @@ class GrammarConstraint:
             raise _constraint_failed(self._matcher.get_error().splitlines()[0])
 
 
+def _from_grammar(matcher: Any, text: str) -> Any:
+    from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+
+    if not is_lark_syntax(text):
+        if len(text) > MAX_GBNF:
+            raise UsageError(
+                "a grammar in GBNF is too long", expected=f"at most {MAX_GBNF:,} characters"
+            )
+        text = gbnf_to_lark(text)
+    return matcher.grammar_from_lark(text)
+
+
+_COMPILED: Mapping[str, Callable[[Any, str], Any]] = {
+    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(
+        text, overrides=JSON_STYLE
+    ),
+    "regex": lambda matcher, text: matcher.grammar_from_regex(text),
+    "grammar": _from_grammar,
+}
+"""How llguidance reads each kind of grammar."""
+
+_NAMES = {
+    "json_schema": "the JSON schema",
+    "regex": "the regular expression",
+    "grammar": "the text",
+}
+
+
 def _constraint_failed(message: str) -> GenerationError:
     return GenerationError("the grammar cannot be applied to the generated text", found=message)
 
@@ -152,9 +181,8 @@ def _unsupported_tokenizer(message: str) -> ManifestError:
 
 
 def _invalid_grammar(grammar: Grammar, fault: object) -> UsageError:
-    named = {"json_schema": "the JSON schema", "regex": "the regular expression"}[grammar.kind]
     first = str(fault).strip().splitlines()[0]
-    return UsageError(f"{named} cannot be used as a grammar", found=first)
+    return UsageError(f"{_NAMES[grammar.kind]} cannot be used as a grammar", found=first)
 
 
 def _library() -> Any:

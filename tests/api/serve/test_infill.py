@@ -58,6 +58,19 @@ def test_all_interfaces_fill_gaps(worker, filling):
     assert [job.prompt for job in script.asked] == [wanted] * 4
 
 
+@pytest.mark.usefixtures("filling")
+def test_no_tokens_are_generated_where_none_are_asked_for(worker):
+    with scripted(worker.model, "between") as (url, script):
+        server = Running(int(url.rpartition(":")[2]), script)
+        for stated in ({"n_predict": 0}, {"n_predict": 0, "stream": True}):
+            body = json.dumps({"input_prefix": "a", **stated}).encode()
+            status, answer = server.ask("POST", "/infill", body)
+            assert (status, b'"tokens_predicted":0' in answer.replace(b" ", b"")) == (200, True)
+        assert script.asked == []
+        assert server.ask("POST", "/infill", b'{"input_prefix": "a", "n_predict": -1}')[0] == 200
+        assert server.ask("POST", "/infill", b'{"input_prefix": "a", "n": 2}')[0] == 400
+
+
 def test_a_vocabulary_without_such_tokens_is_refused(server):
     status, answer = server.ask("POST", "/infill", b'{"input_prefix": "a"}')
     assert (status, b"fills no gaps" in answer) == (400, True)

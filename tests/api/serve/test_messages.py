@@ -46,6 +46,22 @@ def test_a_message_is_answered_as_openai_s_chat_is(client, own):
     assert answer.usage.output_tokens == final.usage.output_tokens == 8
 
 
+def test_a_schema_holds_for_the_answer_under_both_names(own):
+    form = {"type": "json_schema", "schema": {"enum": ["Abraham", "Moses"]}}
+    for fields in ({"output_config": {"format": form}}, {"output_format": form}):
+        asked = {**GREEDY, "extra_body": {"temperature": 0, **fields}}
+        answer = own.messages.create(messages=MESSAGES, **asked)
+        assert json.loads(answer.content[0].text) in ("Abraham", "Moses")
+
+
+def test_the_effort_is_a_variable_of_the_template(worker, tmp_path):
+    template = tmp_path / "effort.jinja"
+    template.write_text("{{ reasoning_effort }} effort", encoding="utf-8")
+    with scripted(worker.model, "ok", template=template) as (url, script), opened(url) as client:
+        client.messages.create(messages=MESSAGES, output_config={"effort": "low"}, **ASKED)
+    assert script.prompt == "low effort"
+
+
 def test_thoughts_text_and_calls_are_blocks_in_their_order(worker, tools_template):
     history = [
         *MESSAGES,

@@ -57,6 +57,39 @@ def test_thoughts_and_calls_are_apart(worker, tools_template):
     assert [call for part in parts for call in part.get("tool_calls", [])] == said["tool_calls"]
 
 
+def test_thoughts_and_names_of_tools_in_the_history_are_in_the_prompt(worker, tmp_path):
+    template = tmp_path / "all.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}/{{ m.name }}/{{ m.reasoning_content }};{% endfor %}"
+        "{{ tools }}",
+        encoding="utf-8",
+    )
+    call = {"function": {"name": "f", "arguments": {}}}
+    history = [
+        {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [call]},
+        {"role": "tool", "content": "3", "tool_name": "f"},
+    ]
+    with scripted(worker.model, "ok", template=template) as (url, script):
+        server = Running(int(url.rpartition(":")[2]), script)
+        asked = {"messages": [*MESSAGES, *history], "stream": False}
+        assert post(server, "/api/chat", asked)[0] == 200
+    assert script.prompt.startswith("user//;assistant//Hm.;tool/f/;")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        ("/api/chat", {"messages": []}, {"message": {"role": "assistant", "content": ""}}),
+        ("/api/generate", {"keep_alive": -1}, {"response": ""}),
+    ],
+    ids=["chat", "generate"],
+)
+def test_a_request_without_a_prompt_loads_the_model(server, path, asked, said):
+    status, (line,) = post(server, path, {"model": "small-llama", **asked})
+    assert (status, line["done"], line["done_reason"]) == (200, True, "load")
+    assert said.items() <= line.items()
+
+
 def test_models_are_told_of(server):
     tags = json.loads(server.ask("GET", "/api/tags")[1])
     assert [model["name"] for model in tags["models"]] == ["small-llama", "alias"]
@@ -65,8 +98,10 @@ def test_models_are_told_of(server):
         ("small-llama", True),
         ("alias", True),
     ]
+    assert {model["context_length"] for model in loaded} == {server.worker.model.info.context}
     _, (shown,) = post(server, "/api/show", {"model": "small-llama"})
-    assert "completion" in shown["capabilities"]
+    assert shown["capabilities"] == ["completion", "tools"]
+    assert post(server, "/api/show", {"name": "other"})[0] == 404
     assert "messages" in shown["template"] or "for m in" in shown["template"]
     assert "version" in json.loads(server.ask("GET", "/api/version")[1])
 
@@ -76,6 +111,10 @@ def test_errors_are_a_text(server):
     assert (status, "not served" in answer["error"]) == (404, True)
     status, (answer,) = post(server, "/api/chat", {"messages": MESSAGES, "format": "xml"})
     assert (status, "format" in answer["error"]) == (400, True)
+    for options in ({"num_predict": "few"}, {"temperature": "hot"}):
+        asked = {"messages": MESSAGES, "options": options}
+        status, (answer,) = post(server, "/api/chat", asked)
+        assert (status, next(iter(options)) in answer["error"]) == (400, True)
     picture = [{"role": "user", "content": "?", "images": ["aGk="]}]
     status, (answer,) = post(server, "/api/chat", {"messages": picture})
     assert (status, "does not see images" in answer["error"]) == (400, True)

@@ -79,6 +79,9 @@ def test_a_stored_response_is_continued_and_read_where_it_is_kept(client):
         assert client.responses.retrieve(first.id).id == first.id
         second = response(client, "go on", previous_response_id=first.id)
         assert replica_of(second.id) == replica_of(first.id)
+        references = [{"type": "item_reference", "id": item.id} for item in first.output]
+        third = response(client, [*references, {"role": "user", "content": "go on"}])
+        assert replica_of(third.id) == replica_of(first.id)
 
 
 def test_errors_have_the_form_of_the_interface(address):

@@ -138,6 +138,14 @@ def test_a_schema_holds_for_the_answer(client):
     assert json.loads(answer.choices[0].message.content)["name"] in ("Abraham", "Moses")
 
 
+def test_a_grammar_holds_for_the_answer(client):
+    form = {"type": "grammar", "grammar": 'root ::= "Abraham" | "Moses"'}
+    answer = client.chat.completions.create(
+        messages=MESSAGES, extra_body={"response_format": form}, **GREEDY
+    )
+    assert answer.choices[0].message.content in ("Abraham", "Moses")
+
+
 def test_the_models_are_listed_with_their_aliases(client):
     assert [model.id for model in client.models.list()] == [MODEL, "alias"]
     assert client.models.retrieve("alias").id == "alias"

@@ -39,6 +39,7 @@ def test_a_request_is_answered_and_its_response_is_kept_under_the_name_of_the_re
         replica, post("/v1/responses", model="small-llama", input="Once", max_output_tokens=2)
     )
     assert (status, replica_of(first["id"])) == (200, "r1")
+    assert [replica_of(item["id"]) for item in first["output"]] == ["r1"]
     request = ReadRequest("GET", f"/v1/responses/{first['id']}", b"", post("").headers, b"")
     assert answered(replica, request) == (200, first)
 

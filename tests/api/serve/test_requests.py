@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from pydantic import ValidationError
 from rdrr_format.errors import UsageError
 from rdrr_runtime.sampling.params import SamplingParams
 
 pytest.importorskip("starlette")
-from rdrr.serve.requests import CompletionRequest
+from rdrr.serve.anthropic import MessagesRequest
+from rdrr.serve.ollama import OllamaGenerateRequest
+from rdrr.serve.requests import ChatRequest, CompletionRequest
+from rdrr.serve.response_requests import ResponsesRequest
 
 
 def sampling(**fields: object) -> SamplingParams:
@@ -23,6 +28,29 @@ def test_every_sampling_parameter_is_a_field_of_a_request():
     assert sampling(seed=3, logit_bias={"4": 1}) == SamplingParams(
         temperature=1.0, seed=5, logit_bias={4: 1.0}
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "served"),
+    [
+        (ChatRequest, {"grammar": 'root ::= "a"'}, False),
+        (ChatRequest, {"grammar": "", "json_schema": {}, "logprobs": True}, True),
+        (CompletionRequest, {"logprobs": 2}, True),
+        (CompletionRequest, {"structured_outputs": {"choice": ["a"]}}, False),
+        (MessagesRequest, {"mcp_servers": [{"name": "a"}]}, False),
+        (MessagesRequest, {"mcp_servers": [], "container": None}, True),
+        (ResponsesRequest, {"prompt": {"id": "a"}}, False),
+        (ResponsesRequest, {"background": False, "top_logprobs": 0}, True),
+        (OllamaGenerateRequest, {"logprobs": True}, False),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_a_field_that_changes_the_answer_is_served_or_refused(kind, fields, served):
+    asked = {"model": "a", "messages": [{}], "max_tokens": 1, "input": "a", "prompt": "a"}
+    known = {name: value for name, value in asked.items() if name in kind.model_fields}
+    refusal = nullcontext() if served else pytest.raises(ValidationError, match="is not served")
+    with refusal:
+        kind.model_validate({**known, **fields})
 
 
 def test_parameters_have_their_other_names_and_null_is_the_default():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 
 import openai
@@ -75,6 +76,35 @@ def test_a_stored_response_is_gone_on_with(worker):
         unstored = client.responses.create(model=MODEL, input="And?", store=False)
         with pytest.raises(openai.NotFoundError):
             client.responses.create(model=MODEL, input="And?", previous_response_id=unstored.id)
+
+
+def test_an_item_of_an_answer_is_gone_on_with_by_its_id(worker):
+    with responding(worker.model, "Abraham.", "Sarah.") as (client, script):
+        (item,) = client.responses.create(model=MODEL, input="Who was the father?").output
+        reference = {"type": "item_reference", "id": item.id}
+        said = [{"role": "user", "content": text} for text in ("The father?", "And the mother?")]
+        second = client.responses.create(model=MODEL, input=[said[0], reference, said[1]])
+        prompt = script.prompt
+        assert prompt.index("father?") < prompt.index("Abraham.") < prompt.index("mother?")
+        assert client.responses.input_items.list(second.id).data[1].id == item.id
+        with pytest.raises(openai.BadRequestError, match="no such item"):
+            client.responses.create(model=MODEL, input=[{**reference, "id": "msg_other"}])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "replica"),
+    [
+        ("/v1/responses/resp_a1_0f/input_items", {}, "a1"),
+        ("/v1/responses", {"input": "Hello", "previous_response_id": "resp_a1_0f"}, "a1"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_a1_0f"}]}, "a1"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": 5}]}, ""),
+        ("/v1/responses", {"input": "item_reference"}, ""),
+        ("/v1/responses", {"input": "Hello", "previous_response_id": "resp_0f"}, ""),
+        ("/v1/responses", ["previous_response_id"], ""),
+    ],
+)
+def test_a_request_goes_to_the_replica_that_keeps_what_it_goes_on_with(path, fields, replica):
+    assert responses.keeper_of(path, json.dumps(fields).encode()) == replica
 
 
 def test_the_oldest_responses_are_forgotten(worker, monkeypatch):

@@ -74,6 +74,11 @@ def test_embeddings_are_those_of_the_model(rng, tmp_path):
         assert np.array_equal(rows, wanted)
         cut = wanted[0, :64] / np.linalg.norm(wanted[0, :64])
         assert np.allclose(plain.data[0].embedding, cut, atol=1e-6)
+        _, answer = post(server, "/api/embed", {"model": "small-llama", "input": TEXTS})
+        assert np.array_equal(np.array(answer["embeddings"], np.float32), wanted)
+        assert answer["prompt_eval_count"] == packed.usage.prompt_tokens
+        _, shown = post(server, "/api/show", {"model": "small-llama"})
+        assert "embedding" in shown["capabilities"]
         assert packed.usage.prompt_tokens == sum(len(model.encode(text)) for text in TEXTS)
 
 

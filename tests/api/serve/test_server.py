@@ -146,4 +146,6 @@ def test_text_becomes_ids_and_ids_become_text(server, worker):
 def test_the_prompt_of_a_chat_can_be_seen(server):
     messages = [{"role": "user", "content": "Hello"}]
     _, answer = post(server, "/apply-template", {"messages": messages})
-    assert "Hello" in answer["prompt"]
+    expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert answer["prompt"] == expected
+    assert answer["tokens"] == server.worker.model.encode(expected)

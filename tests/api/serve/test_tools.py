@@ -116,6 +116,7 @@ def test_a_forced_call_begins_in_the_prompt_and_has_its_form(worker, tmp_path, c
     name = "weather" if choice == "required" else "time"
     text = json.dumps({"name": name, "arguments": {"city": "Rome"}})
     options = {"tools": [TOOL, OTHER], "tool_choice": choice}
+    options["response_format"] = {"type": "json_object"}  # which is that of a message
     with chatting(worker, tmp_path, text) as (client, script):
         body = {"chat_template_kwargs": {"thinks": True}}
         answer = client.chat.completions.create(**ASKED, **options, extra_body=body)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from rdrr_format.errors import ManifestError, UsageError
-from rdrr_runtime.text.grammar import Grammar, GrammarTokenizer
+from rdrr_runtime.text.grammar import MAX_GBNF, Grammar, GrammarTokenizer
 from support.commands import EXAMPLE
 from tokenizers import Tokenizer
 
@@ -60,9 +61,32 @@ def test_random_tokens_under_a_schema_form_json_that_satisfies_it(grammars, rng)
 
 def test_an_invalid_grammar_is_a_usage_error(grammars):
     for grammar in (Grammar("json_schema", '{"type": "strang"}'), Grammar("json_schema", "[1]"),
-                    Grammar("regex", "(a")):  # fmt: skip
+                    Grammar("regex", "(a"), Grammar("grammar", "start: a"),
+                    Grammar("grammar", "root ::= a"), Grammar("grammar", "poem"),
+                    Grammar("grammar", "root ::= " + "(" * 3000)):  # fmt: skip
         with pytest.raises(UsageError, match="cannot be used as a grammar"):
             grammars.constraint(grammar)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['start: "a" b*\nb: "b" | "c" b', 'root ::= "a" b*  # in GBNF\nb ::= "b" | "c" b'],
+    ids=["lark", "gbnf"],
+)
+def test_random_tokens_under_a_grammar_form_a_text_of_its_language(grammars, rng, text):
+    constraint = grammars.constraint(Grammar("grammar", text))
+    ids: list[int] = []
+    while len(ids) < 40 and (choice := int(rng.choice(allowed(constraint.mask())))) != EOS:
+        constraint.accept(choice)
+        ids.append(choice)
+    assert re.fullmatch("a[bc]*", Tokenizer.from_file(str(TOKENIZER)).decode(ids))
+
+
+def test_a_grammar_that_takes_long_to_convert_is_refused(grammars):
+    rules = 'root ::= "a"\n' + "".join(f'r{at} ::= "a"\n' for at in range(1000))
+    assert len(rules) > MAX_GBNF
+    with pytest.raises(UsageError, match="GBNF is too long"):
+        grammars.constraint(Grammar("grammar", rules))
 
 
 def test_a_tokenizer_that_llguidance_cannot_use_is_a_manifest_error():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ray.serve.request_router import (
@@ -15,7 +14,7 @@ from ray.serve.request_router import (
 
 from rdrr.serve.ray.beginnings import Beginnings
 from rdrr.serve.ray.replica import ReadRequest
-from rdrr.serve.responses import replica_of
+from rdrr.serve.responses import keeper_of
 
 
 class BeginningsRouter(FIFOMixin, RequestRouter):
@@ -44,7 +43,7 @@ class BeginningsRouter(FIFOMixin, RequestRouter):
         if request is None or not ranked:
             return [ranked]
         by_name = {_name(replica.replica_id): replica for replica in ranked}
-        keeper = by_name.get(_keeper(request))
+        keeper = by_name.get(keeper_of(request.path, request.body))
         if keeper is not None:
             return [[keeper]]
         reader = by_name.get(self._beginnings.reader(request.body, by_name) or "")
@@ -73,17 +72,3 @@ def _request_of(pending: PendingRequest | None) -> ReadRequest | None:
     """Return the request that waits; None for calls that are none, such as those of health."""
     arguments = () if pending is None else (*pending.args, *pending.kwargs.values())
     return next((value for value in arguments if isinstance(value, ReadRequest)), None)
-
-
-def _keeper(request: ReadRequest) -> str:
-    """Return the name of the replica that keeps the response which a request is about."""
-    _, _, rest = request.path.partition("/v1/responses/")
-    if rest:
-        return replica_of(rest.partition("/")[0])
-    if b"previous_response_id" not in request.body:
-        return ""
-    try:
-        name = json.loads(request.body).get("previous_response_id")
-    except (ValueError, RecursionError, AttributeError):
-        return ""
-    return replica_of(name) if isinstance(name, str) else ""
