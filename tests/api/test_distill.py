@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import rdrr
 import torch
-from rdrr import _distill
+from rdrr import _distill, _distill_stages, _trained_codes
 from rdrr._refining import Draft, refine
 from rdrr_converter.convert import convert
 from rdrr_format.codecs import CODECS
 from rdrr_format.errors import UsageError
+from rdrr_manifests.graph.ops import uses, values_read
 from rdrr_manifests.package import open_package
+from rdrr_runtime.reference.stack import TextStack
 from support.checkpoints import make_model, save_checkpoint
 from support.commands import EXAMPLE
 from support.encoders import make_encoder, save_encoder
 from support.tiny_models import ALL_MODELS
 
+TRANSPOSED = pytest.param("transposed", marks=pytest.mark.thorough)
 LAYOUTS = {
     "rows": {},
     "transposed": {"transpose_weights": True, "fuse_gate_up": True},
@@ -28,9 +33,11 @@ LAYOUTS = {
 def short_training(monkeypatch, rng):
     """A training of a second: random tokens, and few steps, each of which moves a code further."""
     ids = torch.from_numpy(rng.integers(3, 96, (64, 32)))
-    monkeypatch.setattr(_distill, "calibration_windows", lambda *_: ids)
-    for name, value in {"STEPS": 12, "CHECKS": 2, "HELD_OUT": 8, "RATE": 0.01, "WARMUP": 2}.items():
-        monkeypatch.setattr(_distill, name, value)
+    for module in (_distill, _distill_stages):
+        monkeypatch.setattr(module, "calibration_windows", lambda *_: ids)
+        monkeypatch.setattr(module, "HELD_OUT", 8)
+    for name, value in {"STEPS": 12, "CHECKS": 2, "RATE": 0.01, "WARMUP": 2}.items():
+        monkeypatch.setattr(_trained_codes, name, value)
 
 
 def draft_of(name, rng, folder, **options):
@@ -88,8 +95,8 @@ LATENT = pytest.param("deepseek_v3", marks=pytest.mark.thorough)
 @pytest.mark.usefixtures("short_training")
 @pytest.mark.parametrize("name", ["qwen3_moe", LATENT])
 def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
-    monkeypatch.setattr(_distill, "STEPS", 4)
-    monkeypatch.setattr(_distill, "RATE", 0.004)
+    monkeypatch.setattr(_trained_codes, "STEPS", 4)
+    monkeypatch.setattr(_trained_codes, "RATE", 0.004)
     draft = draft_of(name, rng, tmp_path)
     encoded = refine(draft, ["distill"])
     before, after = divergences(encoded.notes[0])
@@ -99,7 +106,7 @@ def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
 
 @pytest.mark.usefixtures("short_training")
 def test_the_same_bytes_come_again(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(_distill, "STEPS", 4)
+    monkeypatch.setattr(_trained_codes, "STEPS", 4)
     draft = draft_of("llama", rng, tmp_path)
     again = Draft(draft.plain, draft.unrefined, tmp_path / "again")
     assert refine(draft, ["distill"]).notes == refine(again, ["distill"]).notes
@@ -110,7 +117,7 @@ def test_the_same_bytes_come_again(tmp_path, rng, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_training")
 def test_blocks_stay_where_training_gains_nothing(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(_distill, "RATE", 5.0)
+    monkeypatch.setattr(_trained_codes, "RATE", 5.0)
     encoded = refine(draft_of("llama", rng, tmp_path), ["distill"])
     before, after = divergences(encoded.notes[0])
     assert before == after
@@ -132,7 +139,7 @@ def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize,
     blocks = stored.reshape(-1, codec.dtype.block_bytes)
     moved = rng.integers(0, codec.levels, (len(blocks), codec.dtype.block_elements), np.uint8)
     draft.replace(name, codec.recoder(blocks, moved))
-    codes = _distill._Codes(draft, name)
+    codes = _trained_codes.Codes(draft, name)
     values = codes.values().numpy()
     assert np.abs(values - draft.values(name)).max() <= 1e-6 * np.abs(values).max()
     if codes._geometry.padding == 0:
@@ -151,6 +158,86 @@ def test_a_model_that_predicts_no_tokens_is_refused(tmp_path, rng):
         refine(draft_of("bert", rng, tmp_path), ["distill"])
 
 
+def fit_only_stages(draft, monkeypatch):
+    """Let the memory be what the largest stage of a model needs."""
+    needed = 32 * _distill_stages.largest_stage(draft.package.graph)
+    monkeypatch.setattr(_distill, "_memory", lambda _: needed)
+
+
+def error_of_logits(draft, ids):
+    """Return the mean squared error of the logits, over all windows."""
+    stacks = (
+        TextStack(
+            draft.package.graph,
+            {u.name: torch.from_numpy(read(u.name)) for u in draft.package.graph.weights()},
+            *ids.shape,
+        )
+        for read in (draft.values, draft.source_values)
+    )
+    stored, source = (stack.logits(ids) for stack in stacks)
+    return float((stored - source).square().mean())
+
+
+@pytest.mark.usefixtures("short_training")
+@pytest.mark.parametrize("layout", ["rows", TRANSPOSED])
+def test_a_model_that_does_not_fit_is_trained_stage_by_stage(tmp_path, rng, monkeypatch, layout):
+    draft = draft_of("llama", rng, tmp_path, **LAYOUTS[layout])
+    fit_only_stages(draft, monkeypatch)
+    ids = torch.from_numpy(rng.integers(3, 96, (16, 32)))  # the training has not seen them
+    before = error_of_logits(draft, ids)
+    note = refine(draft, ["distill"]).notes[0]
+    assert "stage by stage" in note
+    assert error_of_logits(draft, ids) < 0.95 * before
+    changed = [path.name for path in draft.folder.iterdir()]
+    assert len([name for name in changed if "proj" in name]) >= 6
+    for name in changed:
+        tensor, old, new = draft.package.tensor(name), draft.package.read(name), draft.stored(name)
+        assert np.array_equal(without_codes(tensor, old), without_codes(tensor, new)), name
+
+
+@pytest.mark.usefixtures("short_training")
+def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(_trained_codes, "STEPS", 4)
+    draft = draft_of("qwen3_moe", rng, tmp_path)
+    fit_only_stages(draft, monkeypatch)
+    names = {path.name for path in refine(draft, ["distill"]).folder.iterdir()}
+    assert any(".experts." in name for name in names)
+
+
+@pytest.mark.usefixtures("short_training")
+def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
+    draft = draft_of("llama", rng, tmp_path)
+    fit_only_stages(draft, monkeypatch)
+    monkeypatch.setattr(_trained_codes, "STEPS", 2)
+    monkeypatch.setattr(_trained_codes, "RATE", 5.0)
+    assert "fell in 0 of" in refine(draft, ["distill"]).notes[0]
+    assert list(draft.folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("short_training")
+def test_a_table_that_two_ops_read_is_left_as_it_is(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(_trained_codes, "STEPS", 2)
+    draft = draft_of("qwen3", rng, tmp_path)
+    ops = draft.package.graph.ops
+    tied = {use.name for use in uses(ops[0])} & {use.name for use in uses(ops[-1])}
+    fit_only_stages(draft, monkeypatch)
+    changed = {path.name for path in refine(draft, ["distill"]).folder.iterdir()}
+    assert tied
+    assert changed
+    assert not changed & tied
+
+
+# The last one shares caches between layers, so its stages are larger.
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3n_text"])
+def test_stages_cover_a_graph_and_only_one_value_goes_on(rng, name, tmp_path):
+    graph = draft_of(name, rng, tmp_path).package.graph
+    parts = list(_distill_stages.stages(graph))
+    assert [op for part in parts for op in part.ops] == list(graph.ops)
+    for before, part in pairwise(parts):
+        own = {op.out for op in part.ops}
+        assert {name for op in part.ops for name in values_read(op)} - own == {before.out}
+
+
 def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_distill, "_memory", lambda _: 1000)
     with pytest.raises(UsageError, match=r"do not fit.*bytes of memory on cpu, found 1,000"):
@@ -159,7 +246,7 @@ def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, mon
 
 def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monkeypatch):
     draft = draft_of("llama", rng, tmp_path)
-    monkeypatch.setattr(_distill, "STEPS", 1)
+    monkeypatch.setattr(_trained_codes, "STEPS", 1)
     for windows in (2, 1):
         ids = torch.from_numpy(rng.integers(3, 96, (windows, 16)))
         monkeypatch.setattr(_distill, "calibration_windows", lambda *_, ids=ids: ids)
@@ -171,8 +258,9 @@ def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monke
 
 
 def test_a_conversion_stores_the_trained_blocks_and_says_so(tmp_path, monkeypatch):
-    for name, value in {"WINDOWS": 6, "STEPS": 2, "CHECKS": 1, "RATE": 0.01}.items():
-        monkeypatch.setattr(_distill, name, value)
+    monkeypatch.setattr(_distill, "WINDOWS", 6)
+    for name, value in {"STEPS": 2, "CHECKS": 1, "RATE": 0.01}.items():
+        monkeypatch.setattr(_trained_codes, name, value)
     monkeypatch.setattr("rdrr._calibration.WINDOW", 24)
     plain = convert(EXAMPLE, tmp_path / "plain")
     result = rdrr.convert(EXAMPLE, tmp_path / "out", quality="distill")

@@ -6,7 +6,7 @@ to be in memory. What belongs to a text alone (attention, states) is computed te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -130,13 +130,27 @@ class TextStack:
         Args:
             ids: Token ids, int [texts, rows].
         """
+        values = self.through(self._graph.ops, ids, {})
+        logits: Tensor = values[self._graph.ops[-1].out].unflatten(0, ids.shape)
+        return logits
+
+    def through(
+        self, ops: Sequence[Op], ids: Tensor, values: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Compute some ops of all texts, from their first token, and return all values.
+
+        Args:
+            ops: The ops, in order; none reads the cache of another op before them.
+            ids: Token ids, int [texts, rows].
+            values: The values that ops before them computed, each [texts * rows, width].
+        """
         self._caches.clear()
         self._states.clear()
         run = self._begin(ids, 0)
-        for op in self._graph.ops:
+        run.values.update(values)
+        for op in ops:
             self._compute(run, op)
-        logits: Tensor = run.values[self._graph.ops[-1].out].unflatten(0, ids.shape)
-        return logits
+        return run.values
 
     def observe(self, run: ReferencePass, op: Op, observer: Observer) -> None:
         """Compute an op only to see which rows its weights multiply."""

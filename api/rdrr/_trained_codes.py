@@ -1,0 +1,276 @@
+"""The training of codes: blocks whose scales and minimums stay, while their codes move.
+
+A code is held as a real number, which the model sees rounded; gradients pass the rounding unchanged
+(straight-through). It begins with the source's value on the grid of its block, so that first those
+codes move that were nearly a tie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rdrr_format.codecs import CODECS
+from rdrr_format.encoding import stored_rows
+from rdrr_format.errors import UsageError
+from rdrr_format.layouts import Layout, geometry
+from rdrr_manifests.graph import Graph
+from rdrr_manifests.graph.ops import LatentAttention, Stateful
+from torch import Tensor
+
+from rdrr._refining import Bytes, Draft
+
+STEPS, CHECKS = 300, 6
+"""Steps of a training, and how often it is checked on windows that are held out."""
+
+RATE, WARMUP = 3e-3, 20
+"""Largest step of a code of 4 bits, and the number of steps until then."""
+
+PATIENCE = 3
+"""Checks without a better result after which a training ends."""
+
+GROUP = 16
+"""Weights that have the same scale in all types."""
+
+WEIGHT_BYTES = 32
+"""Memory of a weight: in the source, its code and value, their gradients, and two moments."""
+
+WINDOWS_OF_STEP = {"cpu": 8, "cuda": 32}
+
+LOGITS = 1 << 27
+"""Logits of the windows that are computed at once."""
+
+Loss = Callable[[Tensor, Mapping[str, Tensor], bool], Tensor]
+"""Returns the sum of the losses of some windows with the given values of the trained tensors; the
+last argument says whether gradients are needed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a training has to do.
+
+    Attributes:
+        trained: The codes to train, by the name of their tensor.
+        loss: The loss to lower.
+        windows: Windows to train on, [windows, ...].
+        held_out: Windows to check on, [windows, ...].
+        pass_texts: Windows that are computed at once.
+    """
+
+    trained: Mapping[str, Codes]
+    loss: Loss
+    windows: Tensor
+    held_out: Tensor
+    pass_texts: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training has reached.
+
+    Attributes:
+        before: Mean loss on the windows that are held out.
+        after: The same with the best codes; equal to `before` if nothing was gained.
+        steps: Number of steps.
+    """
+
+    before: float
+    after: float
+    steps: int
+
+    @property
+    def is_better(self) -> bool:
+        """Whether anything was gained."""
+        return self.after < self.before
+
+
+class Codes:
+    """The codes of a tensor as real numbers, and the grid on which they lie.
+
+    Args:
+        draft: The draft with the tensor.
+        name: Name of the tensor.
+
+    Attributes:
+        reals: The codes, float32 [stored rows, groups, GROUP].
+        rate: Largest step of a code.
+    """
+
+    def __init__(self, draft: Draft, name: str) -> None:
+        tensor = draft.package.tensor(name)
+        dtype, self._layout, self._shape = (
+            tensor.parsed_dtype(),
+            tensor.parsed_layout(),
+            tensor.shape,
+        )
+        self._geometry = geometry(dtype, self._shape, self._layout)
+        self._codec, columns = CODECS[dtype.name], self._geometry.row_elements
+        self._stored = draft.stored(name).reshape(self._geometry.rows, -1)
+        lowest, step = self._codec.grid(self._stored, columns)
+        source = stored_rows(draft.source_values(name), self._layout)
+        stored = self._codec.dequantize(self._stored, columns)
+        safe = np.where(step == 0, np.float32(1), step)
+        self._highest = self._codec.levels - 1
+        codes, reals = (
+            np.clip((values - lowest) / safe, 0, self._highest) for values in (stored, source)
+        )
+        # Whatever chose the codes, the training begins with them.
+        codes = np.rint(codes)
+        reals = np.where(step == 0, codes, np.clip(reals, codes - 0.499, codes + 0.499))
+        self.reals = self._grouped(torch.from_numpy(reals).to(torch.get_default_device()))
+        self._lowest, self._step = (
+            torch.from_numpy(grid[:, ::GROUP].copy()).unsqueeze(-1).to(self.reals)
+            for grid in (lowest, step)
+        )
+        self.rate = RATE * self._highest / 15
+        self.best = self.codes()
+
+    def codes(self) -> Tensor:
+        """Return the codes, uint8 in the shape of `reals`."""
+        return self.reals.round().to(torch.uint8)
+
+    def values(self) -> Tensor:
+        """Return the weights of the rounded codes in their logical shape."""
+        return self._logical(self._rows(self.reals.round()))
+
+    def descend(self, gradient: Tensor) -> None:
+        """Take the gradient of the values as that of the codes, and keep these in their range."""
+        rows = gradient.T if self._layout is Layout.COLUMN else gradient
+        self.reals.grad = self._grouped(rows.reshape(self._geometry.rows, -1)) * self._step
+
+    def limit(self) -> None:
+        """Keep the codes in the range of the type."""
+        self.reals.clamp_(0, self._highest)
+
+    def stored(self) -> Bytes:
+        """Return the blocks with the best codes."""
+        rows = self._rows(self.best.float()).cpu().numpy()
+        return self._codec.requantize(self._stored, np.ascontiguousarray(rows))
+
+    def _rows(self, codes: Tensor) -> Tensor:
+        values = torch.addcmul(self._lowest, self._step, codes).flatten(1)
+        return values[:, : self._geometry.row_elements]
+
+    def _logical(self, rows: Tensor) -> Tensor:
+        return rows.T if self._layout is Layout.COLUMN else rows.reshape(self._shape)
+
+    def _grouped(self, rows: Tensor) -> Tensor:
+        missing = -rows.shape[1] % GROUP
+        groups: Tensor = torch.nn.functional.pad(rows, (0, missing)).unflatten(1, (-1, GROUP))
+        return groups
+
+
+class _Training:
+    """A training that is under way."""
+
+    def __init__(self, task: Task, device: str) -> None:
+        self._task, self._device = task, device
+        self._optimizer = torch.optim.Adam(
+            [{"params": [codes.reals], "lr": codes.rate} for codes in task.trained.values()],
+            betas=(0.9, 0.99),
+            eps=1e-15,  # gradients of single codes are far below the usual 1e-8
+        )
+
+    def run(self) -> Outcome:
+        schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, _rate)
+        first = best = self._check()
+        batches, done, misses = self._batches(), 0, 0
+        while done < STEPS and misses < PATIENCE:
+            for _ in range(min(math.ceil(STEPS / CHECKS), STEPS - done)):
+                self._step(next(batches))
+                schedule.step()
+                done += 1
+            loss, misses = self._check(), misses + 1
+            if loss < best:
+                best, misses = loss, 0
+                for codes in self._task.trained.values():
+                    codes.best = codes.codes()
+        return Outcome(first, best, done)
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Yield the windows of each step, all windows in a random order before any comes again."""
+        generator = torch.Generator("cpu").manual_seed(0)
+        windows = self._task.windows
+        size = min(WINDOWS_OF_STEP[self._device], len(windows))
+        while True:
+            order = torch.randperm(len(windows), generator=generator, device="cpu")
+            for part in order.split(size):
+                if len(part) == size:
+                    yield windows[part.to(windows.device)]
+
+    def _step(self, windows: Tensor) -> None:
+        trained = self._task.trained
+        leaves = {name: codes.values().requires_grad_() for name, codes in trained.items()}
+        for part in windows.split(self._task.pass_texts):
+            loss = self._task.loss(part, leaves, True)
+            (loss / windows.numel()).backward()
+        for name, codes in trained.items():
+            gradient = leaves.pop(name).grad
+            # No token of the windows was routed to an expert that has none.
+            if gradient is not None:
+                codes.descend(gradient)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        for codes in trained.values():
+            codes.limit()
+
+    def _check(self) -> float:
+        """Return the mean loss on the windows that are held out."""
+        held_out = self._task.held_out
+        values = {name: codes.values() for name, codes in self._task.trained.items()}
+        parts = held_out.split(self._task.pass_texts)
+        return sum(float(self._task.loss(part, values, False)) for part in parts) / held_out.numel()
+
+
+def train(task: Task, draft: Draft) -> Outcome:
+    """Train codes, and store them in the draft if that lowers the loss on what is held out."""
+    outcome = _Training(task, draft.device).run()
+    if outcome.is_better:
+        for name, codes in task.trained.items():
+            draft.replace(name, codes.stored())
+    return outcome
+
+
+def split(ids: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
+    """Return which windows to train on and which to hold out, two int vectors.
+
+    Windows of a text come in its order; what is held out is to be from all over it.
+
+    Args:
+        ids: Token ids, int [windows, tokens].
+        held_out: Windows to hold out, or fewer if there are not many.
+
+    Raises:
+        UsageError: There are less than two windows.
+    """
+    if len(ids) < 2:
+        raise UsageError(
+            "the text is too short to train on a part of it and to check on another",
+            expected=f"at least {2 * ids.shape[1]} tokens",
+            found=ids.numel(),
+        )
+    is_held_out = torch.zeros(len(ids), dtype=torch.bool)
+    is_held_out[:: len(ids) // min(held_out, len(ids) // 2)] = True
+    numbers = torch.arange(len(ids))
+    return numbers[~is_held_out], numbers[is_held_out]
+
+
+def _rate(step: int) -> float:
+    """Return the factor on the rate of a step: a short rise, then half a cosine to zero."""
+    return min(1.0, (step + 1) / WARMUP) * (1 + math.cos(math.pi * step / STEPS)) / 2
+
+
+def texts_at_once(graph: Graph, length: int) -> int:
+    """Return how many windows of `length` tokens a training computes at once."""
+    if any(isinstance(op, LatentAttention | Stateful) for op in graph.ops):
+        return 1
+    return max(1, LOGITS // (length * graph.vocab_size))
+
+
+def is_trained(draft: Draft, name: str) -> bool:
+    """Return whether a tensor has blocks whose codes can be trained."""
+    dtype = draft.package.tensor(name).parsed_dtype()
+    return dtype.is_block and CODECS[dtype.name].levels > 0
