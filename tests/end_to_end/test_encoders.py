@@ -93,7 +93,7 @@ def test_slopes_of_another_head_are_other_embeddings(rng, tmp_path, monkeypatch)
         monkeypatch.setitem(SLOPES, 6, slopes)
         states = outputs_of(model, ids).last_hidden_state[0]
         expected = expected_embedding(states, "mean", normalize=False)
-        assert (np.abs(vector - expected).max() <= 1e-5) is is_same
+        assert bool(np.abs(vector - expected).max() <= 1e-5) is is_same
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])

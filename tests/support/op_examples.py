@@ -106,7 +106,7 @@ EXAMPLES = {
         (
             Attention(
                 *("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5),
-                window=4,
+                window=2,
                 causal=False,
                 alibi=8.0,
             ),

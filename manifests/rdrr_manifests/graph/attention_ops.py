@@ -69,8 +69,8 @@ class Attention:
         bias: [buckets, heads], a bias on the scores that depends on the distance of the two tokens,
             whose bucket `distance_buckets` gives; None for none.
         bias_distance: Distance from which all tokens are in the last bucket.
-        alibi: If not 0, the distance of the two tokens times a slope of the head is subtracted from
-            the scores; `alibi_exponents` gives the slopes, with this as `largest`.
+        alibi: The distance of the two tokens times a slope of the head is subtracted from the
+            scores; `alibi_exponents` gives the slopes, with this as `largest`. None for no ALiBi.
         causal: Whether a token attends only to itself and earlier tokens. If not, it also attends
             to the later tokens of its pass, and window and chunk limit it on both sides: with a
             window, the distance of two tokens is less than `window`.
@@ -92,7 +92,7 @@ class Attention:
     causal: bool = True
     bias: WeightUse | None = None
     bias_distance: int = 0
-    alibi: float = 0.0
+    alibi: float | None = None
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def _bias(
     run: ReferencePass, op: ops.Attention, rows: range, slots: int | None = None
 ) -> Tensor | None:
     """Return the bias on the scores by distance, [heads, rows, slots]; None for none."""
-    if op.alibi:
+    if op.alibi is not None:
         return alibi_bias(op.heads, op.alibi, rows, slots)
     weight = run.optional(op.bias)
     return None if weight is None else distance_bias(weight, op.bias_distance, rows, slots)

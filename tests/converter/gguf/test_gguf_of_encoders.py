@@ -79,8 +79,8 @@ def test_gates_and_ups_of_jina_bert_may_be_tensors_of_their_own(rng, tmp_path):
     convert(checkpoint, tmp_path / "a", quantize="f32")
     for path, is_stacked in (("stacked.gguf", True), ("plain.gguf", False)):
         file = write_encoder_gguf(checkpoint, tmp_path / path, is_stacked=is_stacked)
-        names = {tensor.name for tensor in read_gguf(file).tensors}
-        assert ("blk.0.ffn_gate.weight" in names) is not is_stacked
+        has_gates = "blk.0.ffn_gate.weight" in read_gguf(file).tensors
+        assert has_gates is not is_stacked
         convert(file, tmp_path / "b", quantize="f32", overwrite=True)
         with open_package(tmp_path / "a") as theirs, open_package(tmp_path / "b") as ours:
             assert ours.graph == theirs.graph
