@@ -32,6 +32,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from support.commands import rdrr as run_rdrr
 from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
+from support.jina_bert import SLOPES
 from support.sentence_checkpoints import add_modules, expected_embedding
 
 TEXTS = ["a", "", "The quick brown fox", "It was the best of times. " * 8, "worst", "b"]
@@ -82,6 +83,17 @@ def test_embeddings_on_dawn_are_those_of_transformers(kind, rng, tmp_path):
         for text, row in zip(TEXTS, loaded.embed(TEXTS), strict=True):
             states = outputs_of(model, loaded.encode(text)).last_hidden_state[0]
             assert np.abs(row - expected_embedding(states, "mean")).max() <= BOUNDS["wgpu"]
+
+
+def test_slopes_of_another_head_are_other_embeddings(rng, tmp_path, monkeypatch):
+    model = make_encoder("jina_bert", rng)
+    with rdrr.load(converted(model, tmp_path), backend="cpu") as loaded:
+        vector, ids = loaded.embed(TEXTS[3])[0], loaded.encode(TEXTS[3])
+    for slopes, is_same in ((SLOPES[6], True), (SLOPES[6][::-1], False)):
+        monkeypatch.setitem(SLOPES, 6, slopes)
+        states = outputs_of(model, ids).last_hidden_state[0]
+        expected = expected_embedding(states, "mean", normalize=False)
+        assert bool(np.abs(vector - expected).max() <= 1e-5) is is_same
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])

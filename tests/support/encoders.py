@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from support.tiny_models import VOCAB
 
+JINA_BERT = "jina_bert"
+"""The encoder that transformers does not have."""
+
 CLS, SEP, MASK = 1, 2, 3
 """Ids of `[CLS]`, `[SEP]` and `[MASK]`; 0 is `[PAD]`."""
 
@@ -42,6 +45,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "cls_token_id": CLS,
         "sep_token_id": SEP,
     },
+    JINA_BERT: {"num_attention_heads": 6},
 }
 """The encoders by `model_type`, with the keys in which they differ from the usual ones."""
 
@@ -57,26 +61,42 @@ def make_encoder(kind: str, rng: np.random.Generator, task: str = "", **options:
     """
     import torch
     import transformers
+    from support import jina_bert
 
     settings = {**_USUAL, **FAMILIES[kind], **options}
     if kind == "distilbert":
         settings = {_OF_DISTILBERT.get(key, key): value for key, value in settings.items()}
-    config = transformers.AutoConfig.for_model(kind, **settings)
+    is_jina = kind == JINA_BERT
+    config = transformers.AutoConfig.for_model("bert" if is_jina else kind, **settings)
     classes = {"": "AutoModel", "ForMaskedLM": "AutoModelForMaskedLM"}
     name = classes.get(task, f"AutoModel{task}")
     model = getattr(transformers, name).from_config(config, dtype=torch.float32)
+    if is_jina:
+        model = jina_bert.with_gates(model)
     with torch.no_grad():
         for parameter in model.parameters():
             is_vector = parameter.dim() == 1
             scale, mean = (0.3, 0.5) if is_vector else (1.5 / np.sqrt(parameter.shape[-1]), 0.0)
             values = rng.normal(mean, scale, tuple(parameter.shape)).astype(np.float32)
             parameter.copy_(torch.from_numpy(values))
+    if is_jina:
+        jina_bert.remove_positions(model)
     return model.eval()
+
+
+def is_jina_bert(model: Any) -> bool:
+    """Return whether a model is a Jina BERT."""
+    return getattr(model.config, "position_embedding_type", None) == "alibi"
 
 
 def save_encoder(model: Any, folder: Path) -> None:
     """Save a model with a tokenizer of words that puts `[CLS]` and `[SEP]` around texts."""
-    model.save_pretrained(folder)
+    from support.jina_bert import save_as_jina_bert
+
+    if is_jina_bert(model):
+        save_as_jina_bert(model, folder)
+    else:
+        model.save_pretrained(folder)
     write_word_tokenizer(folder)
 
 
@@ -111,8 +131,12 @@ def write_word_tokenizer(folder: Path, *, lowercase: bool = False) -> None:
 def outputs_of(model: Any, ids: list[int], types: list[int] | None = None) -> Any:
     """Return what transformers computes of the token ids of one text, none of which is padding."""
     import torch
+    from support.jina_bert import alibi_mask
 
-    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
+    mask = torch.ones(1, len(ids)).long()
+    if is_jina_bert(model):
+        mask = alibi_mask(model.config.num_attention_heads, len(ids))
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": mask}
     if types is not None and getattr(model.config, "type_vocab_size", 1) > 1:
         given["token_type_ids"] = torch.tensor([types])
     with torch.no_grad():

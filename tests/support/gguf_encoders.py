@@ -7,26 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 from support.gguf_entries import add_entry, add_tensor
 
-NAMES = {"bert": "bert", "nomic_bert": "nomic-bert", "modernbert": "modern-bert"}
-"""llama.cpp's names of the families, by `model_type`."""
+NAMES = {
+    "bert": "bert",
+    "nomic_bert": "nomic-bert",
+    "modernbert": "modern-bert",
+    "jina_bert": "jina-bert-v2",
+}
+"""llama.cpp's names of the families, by the name of the architecture."""
 
-_PREFIXES = {"bert": "bert.", "nomic_bert": "nomic_bert.", "modernbert": "model."}
+_PREFIXES = {
+    "bert": "bert.",
+    "nomic_bert": "nomic_bert.",
+    "modernbert": "model.",
+    "jina_bert": "bert.",
+}
 
 
-def write_encoder_gguf(checkpoint: Path, path: Path, pooling: int = 1) -> Path:
+def write_encoder_gguf(
+    checkpoint: Path, path: Path, pooling: int = 1, *, is_stacked: bool = True
+) -> Path:
     """Write a saved encoder in float32.
 
     Args:
         checkpoint: Directory of the checkpoint.
         path: File to write.
         pooling: Number of the pooling: 1 for the mean, 2 for the first token.
+        is_stacked: Whether the gates and ups of Jina BERT are one tensor.
     """
     from safetensors.numpy import load_file
 
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    kind = config["model_type"]
+    is_jina = config.get("position_embedding_type") == "alibi"
+    kind = "jina_bert" if is_jina else config["model_type"]
     name = NAMES[kind]
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
@@ -41,6 +56,9 @@ def write_encoder_gguf(checkpoint: Path, path: Path, pooling: int = 1) -> Path:
             ours.removeprefix(_PREFIXES[kind]), try_suffixes=(".weight", ".bias")
         )
         assert theirs is not None, ours
+        if "gated_layers" in ours and not is_stacked:
+            gates, values = np.split(values, 2)
+            add_tensor(writer, theirs.replace("ffn_up", "ffn_gate"), gates, "F32")
         add_tensor(writer, theirs, values, "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

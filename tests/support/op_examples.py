@@ -102,6 +102,17 @@ EXAMPLES = {
         ),
         {"q": Q, "k": KV, "v": KV},
     ),
+    "attention with ALiBi": Example(
+        (
+            Attention(
+                *("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5),
+                window=2,
+                causal=False,
+                alibi=8.0,
+            ),
+        ),
+        {"q": Q, "k": KV, "v": KV},
+    ),
     "latent attention": Example(
         (
             LatentAttention(

@@ -126,6 +126,7 @@ _NAMES = [
     "mpnet",
     "nomic_bert",
     "modernbert",
+    "jina_bert",
 ]
 """The names of the files. Granite and its hybrids come last: they can describe every Llama too, and
 an export uses the first match."""
@@ -206,7 +207,8 @@ def states_another_family(config: Mapping[str, Any], rule: ArchitectureRule) -> 
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return None if _is_name_of(rule, model_type) else "model_type"
+        is_known = model_type == rule.text_type or _is_name_of(rule, model_type)
+        return None if is_known else "model_type"
     listed = config.get("architectures")
     names = [name for name in (listed if isinstance(listed, list) else ()) if isinstance(name, str)]
     is_named = any(_is_name_of(rule, name) for name in names)

@@ -20,8 +20,6 @@ NOT_COMPUTED: Mapping[str, str] = MappingProxyType(
     {
         "deberta": "disentangled attention adds products of contents and relative positions to the "
         "scores, for which the graph has no op",
-        "jinabert": "ALiBi lowers the scores by the distance of tokens, for which the graph has no "
-        "op",
     }
 )
 """Why families do not convert that are much like one that does, by the beginning of their names."""

@@ -237,6 +237,7 @@ IGNORED_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "attention_out_bias": (False,),
         "expert_choice_router": (False,),  # NomicBERT
         "ffn_div": (1,),  # NomicBERT
+        "emb_pooler": ("mean",),  # Jina BERT; the usual pooling
         "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
         "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
         "hidden_activation": ("gelu_pytorch_tanh",),

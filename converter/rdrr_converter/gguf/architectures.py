@@ -142,6 +142,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             lfm2.LFM2,
             lfm2.LFM2_MOE,
             encoders.BERT,
+            encoders.JINA_BERT,
             encoders.NOMIC_BERT,
             encoders.NOMIC_BERT_MOE,
             encoders.MODERN_BERT,

@@ -57,6 +57,7 @@ def append_attention(build: GraphBuilder, layer: int, hidden: str) -> str:
             causal=attention.causal,
             bias=_relative_bias(build),
             bias_distance=attention.relative_bias_distance or 0,
+            alibi=attention.max_alibi_bias,
         )
     )
     if attention.attention_output_gate:

@@ -32,6 +32,24 @@ def distance_buckets(buckets: int, distance: int) -> tuple[int, ...]:
     return tuple(step if step < single else bucket(step) for step in range(distance + 1))
 
 
+def alibi_exponents(heads: int, largest: float) -> tuple[float, ...]:
+    """Return the binary logarithms of ALiBi's slopes, one for each head.
+
+    The slopes of n heads, a power of two, fall from 2^(-largest / n) to 2^-largest in equal ratios.
+    Any further heads have those of 2n heads that lie between them, from the largest on. Source:
+    Press et al. 2022, arXiv 2108.12409, section 3, and the authors' code for other numbers of
+    heads.
+
+    Args:
+        heads: Number of heads.
+        largest: Negative exponent of the smallest slope.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    between = (0.5 - index for index in range(1, heads - power + 1))
+    steps = (*(-index for index in range(1, power + 1)), *between)
+    return tuple(step * largest / power for step in steps)
+
+
 @dataclass(frozen=True)
 class Attention:
     """Attention over the key-value cache of `layer`, to which k and v are added first.
@@ -51,6 +69,8 @@ class Attention:
         bias: [buckets, heads], a bias on the scores that depends on the distance of the two tokens,
             whose bucket `distance_buckets` gives; None for none.
         bias_distance: Distance from which all tokens are in the last bucket.
+        alibi: The distance of the two tokens times a slope of the head is subtracted from the
+            scores; `alibi_exponents` gives the slopes, with this as `largest`. None for no ALiBi.
         causal: Whether a token attends only to itself and earlier tokens. If not, it also attends
             to the later tokens of its pass, and window and chunk limit it on both sides: with a
             window, the distance of two tokens is less than `window`.
@@ -72,6 +92,7 @@ class Attention:
     causal: bool = True
     bias: WeightUse | None = None
     bias_distance: int = 0
+    alibi: float | None = None
 
 
 @dataclass(frozen=True)

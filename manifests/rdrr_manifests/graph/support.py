@@ -68,6 +68,8 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "inference.attention.causal": not blocks.attention.causal
         and (blocks.output.embedding_postprocessor is None or not _is_plain(manifest)),
         "inference.attention.relativeBiasBuckets": not _has_sound_bias(blocks.attention),
+        "inference.attention.maxAlibiBias": blocks.attention.max_alibi_bias is not None
+        and blocks.attention.causal,
         "inference.output.tokenTypes": blocks.output.token_types is not None
         and blocks.attention.causal,
         "inference.normalization.normAfterResidual": not _has_known_norms(manifest),

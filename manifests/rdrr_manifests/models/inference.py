@@ -54,6 +54,9 @@ class Attention(Block):
             no such bias. Written by rdrr only.
         relative_bias_distance: Distance from which all tokens are in the last bucket. Written by
             rdrr only.
+        max_alibi_bias: ALiBi in place of positions: scores fall with the distance of the two
+            tokens, by slopes that follow from this number, usually 8, and the number of heads;
+            None for none. Written by rdrr only.
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
@@ -78,6 +81,7 @@ class Attention(Block):
     relative_bias_distance: Annotated[int | None, WRITTEN_IF_SET] = Field(
         default=None, ge=4, le=65536
     )
+    max_alibi_bias: Annotated[float | None, WRITTEN_IF_SET] = Field(default=None, gt=0, le=64)
 
 
 class Normalization(Block):

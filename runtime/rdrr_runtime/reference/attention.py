@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from rdrr_manifests.graph.attention_ops import distance_buckets
+from rdrr_manifests.graph.attention_ops import alibi_exponents, distance_buckets
 from torch import Tensor
 
 
@@ -129,3 +129,17 @@ def distance_bias(weight: Tensor, distance: int, rows: range, slots: int | None 
     later = torch.arange(slots or len(rows)) - torch.tensor(rows).unsqueeze(1)
     of_pair = buckets[later.abs().clamp(max=distance)] + len(weight) // 2 * (later > 0)
     return weight[of_pair].permute(2, 0, 1)
+
+
+def alibi_bias(heads: int, largest: float, rows: range, slots: int | None = None) -> Tensor:
+    """Return ALiBi's bias on the scores of rows, in float32 [heads, rows, slots].
+
+    Args:
+        heads: Number of heads.
+        largest: See `alibi_exponents`.
+        rows: Slots of the rows.
+        slots: Number of slots; that of the rows when None.
+    """
+    slopes = torch.tensor(alibi_exponents(heads, largest)).exp2()
+    distances = (torch.arange(slots or len(rows)) - torch.tensor(rows).unsqueeze(1)).abs()
+    return -slopes.view(-1, 1, 1) * distances

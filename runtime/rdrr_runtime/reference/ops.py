@@ -23,7 +23,13 @@ from rdrr_runtime.reference.activations import (
     softcap,
     xielu,
 )
-from rdrr_runtime.reference.attention import attention, distance_bias, position_scale, rope
+from rdrr_runtime.reference.attention import (
+    alibi_bias,
+    attention,
+    distance_bias,
+    position_scale,
+    rope,
+)
 from rdrr_runtime.reference.experts import Projection, experts
 from rdrr_runtime.reference.latent import attend_to_latents
 from rdrr_runtime.reference.recurrence import compute_convolution, compute_delta_rule
@@ -146,7 +152,7 @@ def _attend_within_texts(run: ReferencePass, op: ops.Attention, segments: Segmen
         run.values[name].unflatten(-1, (count, op.head_dim))
         for name, count in zip((op.q, op.k, op.v), counts, strict=True)
     ]
-    parts, bias = [], run.optional(op.bias)
+    parts = []
     start = 0
     for length, texts in groupby(segments.lengths.tolist()):
         count = len(list(texts))
@@ -162,10 +168,20 @@ def _attend_within_texts(run: ReferencePass, op: ops.Attention, segments: Segmen
             sinks=run.optional(op.sinks),
             chunk=op.chunk or 0,
             causal=False,
-            bias=None if bias is None else distance_bias(bias, op.bias_distance, range(length)),
+            bias=_bias(run, op, range(length)),
         )
         parts.append(attended.flatten(0, 1).flatten(-2))
     return torch.cat(parts)
+
+
+def _bias(
+    run: ReferencePass, op: ops.Attention, rows: range, slots: int | None = None
+) -> Tensor | None:
+    """Return the bias on the scores by distance, [heads, rows, slots]; None for none."""
+    if op.alibi is not None:
+        return alibi_bias(op.heads, op.alibi, rows, slots)
+    weight = run.optional(op.bias)
+    return None if weight is None else distance_bias(weight, op.bias_distance, rows, slots)
 
 
 def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
@@ -180,7 +196,7 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
             vectors = vectors.unflatten(0, (run.texts, -1))
         return vectors
 
-    cache, bias = run.memory.cache[op.layer], run.optional(op.bias)
+    cache = run.memory.cache[op.layer]
     for index, name in enumerate((op.k, op.v)):
         if name is None:
             continue
@@ -200,9 +216,7 @@ def _attend(run: ReferencePass, op: ops.Attention) -> Tensor:
         ends=torch.from_numpy(seen.ends)
         if seen is not None and seen.images.are_seen_whole(op.window)
         else None,
-        bias=None
-        if bias is None
-        else distance_bias(bias, op.bias_distance, range(run.base, end), end),
+        bias=_bias(run, op, range(run.base, end), end),
     ).reshape(len(run.ids), -1)
 
 

@@ -73,6 +73,21 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(kind, rng, tmp_
     assert ids_of(tmp_path / "again") == ids_of(tmp_path / "package")
 
 
+def test_gates_and_ups_of_jina_bert_may_be_tensors_of_their_own(rng, tmp_path):
+    """The oldest files have them so."""
+    checkpoint = saved("jina_bert", tmp_path / "model", rng)
+    convert(checkpoint, tmp_path / "a", quantize="f32")
+    for path, is_stacked in (("stacked.gguf", True), ("plain.gguf", False)):
+        file = write_encoder_gguf(checkpoint, tmp_path / path, is_stacked=is_stacked)
+        has_gates = "blk.0.ffn_gate.weight" in read_gguf(file).tensors
+        assert has_gates is not is_stacked
+        convert(file, tmp_path / "b", quantize="f32", overwrite=True)
+        with open_package(tmp_path / "a") as theirs, open_package(tmp_path / "b") as ours:
+            assert ours.graph == theirs.graph
+            for name in theirs.manifest.tensors:
+                assert np.array_equal(ours.dequantize(name), theirs.dequantize(name)), name
+
+
 def test_tensors_that_llama_cpp_adds_stay_in_f32_in_a_quantized_file(rng, tmp_path):
     convert(saved("bert", tmp_path / "model", rng), tmp_path / "package", quantize="f16")
     result = export(tmp_path / "package", tmp_path / "out.gguf")

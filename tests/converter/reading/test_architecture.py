@@ -102,12 +102,6 @@ def test_nothing_is_named_if_most_tensors_belong_to_no_architecture(tmp_path, rn
     ("name", "keys", "reason"),
     [
         ("DebertaV2Model", {"model_type": "deberta-v2"}, "disentangled attention"),
-        ("JinaBertForMaskedLM", {"model_type": "jina_bert"}, "ALiBi"),
-        (
-            "JinaBertForMaskedLM",
-            {"model_type": "bert", "position_embedding_type": "alibi"},
-            "alibi|ALiBi",
-        ),
     ],
 )
 def test_a_family_that_is_much_like_another_is_refused_with_the_reason(

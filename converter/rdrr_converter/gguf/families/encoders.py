@@ -1,4 +1,4 @@
-"""Encoders in GGUF files: BERT, NomicBERT, also with experts, and ModernBERT.
+"""Encoders in GGUF files: BERT, Jina BERT, NomicBERT, also with experts, and ModernBERT.
 
 llama.cpp computes their GELU in its tanh form. Its embeddings add the first type of tokens to each
 token, so that pairs of texts have other results there.
@@ -6,7 +6,7 @@ token, so that pairs of texts have other results there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.layers import FULL
 from rdrr_converter.checkpoint.outgoing import OutgoingTensor
+from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture, Parts
 from rdrr_converter.gguf.families.gemma import LOCAL_ROPE
@@ -26,6 +27,7 @@ from rdrr_converter.gguf.settings import (
     Notes,
     Setting,
     fixed,
+    number,
     size,
 )
 
@@ -53,6 +55,12 @@ _NORMS_OF_SUMS = {
 def _after_sums(names: Mapping[str, str]) -> dict[str, str]:
     """Return the names of modules where norms follow the sums of the stream and a branch."""
     return {_NORMS_OF_SUMS.get(ours, theirs): ours for theirs, ours in names.items()}
+
+
+def _with_gates(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of modules where the gates are above the ups, in one tensor."""
+    others = {theirs: ours for theirs, ours in names.items() if theirs != "ffn_gate"}
+    return {**others, "ffn_up": "mlp.gate_up_proj"}
 
 
 def _read_types(read: GgufMetadata, _: Config) -> dict[str, Any]:
@@ -92,6 +100,31 @@ BERT = GgufArchitecture(
     outside=_OUTSIDE,
     plan=_plan_added,
     settings=(_NOT_CAUSAL, _TYPES, _GELU),
+)
+
+
+def _with_plain_ups(tensors: Iterable[SourceTensor], config: Config) -> Iterator[SourceTensor]:
+    """Yield the tensors of Jina BERT; in older files gates and ups are tensors of their own."""
+    stacked = 2 * config["intermediate_size"]
+    for tensor in tensors:
+        is_plain = ".gate_up_proj." in tensor.name and tensor.shape[0] != stacked
+        yield replace(tensor, name=tensor.name.replace("gate_up", "up")) if is_plain else tensor
+
+
+JINA_BERT = replace(
+    BERT,
+    name="jina-bert-v2",
+    hf_class="JinaBertModel",
+    layer=_after_sums(_with_gates(layer_names.LAYER)),
+    other_forms={"ffn_gate": "mlp.gate_proj"},
+    in_hf_form=_with_plain_ups,
+    settings=(
+        fixed(feed_forward_type="geglu", position_embedding_type="alibi"),
+        number("attention.max_alibi_bias", "max_alibi_bias", 8.0),
+        _NOT_CAUSAL,
+        _TYPES,
+        _GELU,
+    ),
 )
 NOMIC_BERT = replace(
     BERT,
@@ -140,10 +173,7 @@ def _write_period(config: Config) -> Entries:
 MODERN_BERT = GgufArchitecture(
     "modern-bert",
     "ModernBertModel",
-    {
-        **{key: ours for key, ours in layer_names.ONE_STACK.items() if key != "ffn_gate"},
-        "ffn_up": "mlp.gate_up_proj",
-    },
+    _with_gates(layer_names.ONE_STACK),
     layer_norm=True,
     is_causal=False,
     biases=False,

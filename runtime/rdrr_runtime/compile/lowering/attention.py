@@ -144,6 +144,7 @@ def attention_spec(
         causal=op.causal,
         segments=None if op.causal else build.ctx.state.segments,
         bias=_distance_bias(build, op),
+        alibi=op.alibi or 0.0,
         images=_images_seen_whole(build, op),
     )
 

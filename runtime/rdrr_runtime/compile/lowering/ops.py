@@ -197,7 +197,7 @@ LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ops.Attention: Lowering(
             lower_attention,
             "q k v out layer heads kv_heads head_dim scale window softcap sinks chunk causal"
-            " bias bias_distance",
+            " bias bias_distance alibi",
         ),
         ops.LatentAttention: Lowering(
             lower_latent_attention,

@@ -86,7 +86,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         var s = LOWEST;
         if (valid) {
             s = score((slots + first + t) * WORDS);
-{% if BUCKETS %}
+{% if BUCKETS or ALIBI %}
             s += bias_of(head, current.row[row].slot, first + t);
 {% endif %}
         }

@@ -132,7 +132,7 @@ fn scores_of(products: vec4<f32>, head: u32, own: u32, first: u32, keys: vec2<u3
     let slot = first + vec4<u32>(0u, 1u, 2u, 3u);
     var score: vec4<f32>;
 {% for e in "xyzw" %}
-    score.{{ e }} = softcapped(products.{{ e }}){% if BUCKETS %} + bias_of(head, own, slot.{{ e }}){% endif %};
+    score.{{ e }} = softcapped(products.{{ e }}){% if BUCKETS or ALIBI %} + bias_of(head, own, slot.{{ e }}){% endif %};
 {% endfor %}
     return select(vec4<f32>(LOWEST), score, (slot >= vec4<u32>(keys.x)) & (slot < vec4<u32>(keys.y)));
 }

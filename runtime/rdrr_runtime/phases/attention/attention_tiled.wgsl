@@ -194,7 +194,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let raw{{ u }} = weights[at{{ u }}]{% for p in range(1, PARTS) %} + weights[at{{ u }} + {{ p }}u * TILE * WEIGHTS_STRIDE]{% endfor %};
         let slot{{ u }} = first + 4u * quad{{ u }} + vec4<u32>(0u, 1u, 2u, 3u);
         let visible{{ u }} = {{ "vec4<bool>(scorer < %du) & " % QUADS if SPARE }}(slot{{ u }} >= vec4<u32>(keys_of_row.x)) & (slot{{ u }} < vec4<u32>(keys_of_row.y));
-        let capped{{ u }} = vec4<f32>({% for e in "xyzw" %}softcapped(raw{{ u }}.{{ e }}){% if BUCKETS %} + bias_of(head + mine % {{ TILE_HEADS }}u, own_row.slot, slot{{ u }}.{{ e }}){% endif %}{{ ", " if not loop.last }}{% endfor %});
+        let capped{{ u }} = vec4<f32>({% for e in "xyzw" %}softcapped(raw{{ u }}.{{ e }}){% if BUCKETS or ALIBI %} + bias_of(head + mine % {{ TILE_HEADS }}u, own_row.slot, slot{{ u }}.{{ e }}){% endif %}{{ ", " if not loop.last }}{% endfor %});
         let score{{ u }} = select(vec4<f32>(LOWEST), capped{{ u }}, visible{{ u }});
         new_max = max(new_max, max(max(score{{ u }}.x, score{{ u }}.y), max(score{{ u }}.z, score{{ u }}.w)));
 {% endfor %}

@@ -43,6 +43,7 @@ class AttentionRecord(CacheRecord):
         segments: Whether rows attend to their own text only, one of several in the pass.
         buckets: For a bias by distance: the distances with a bucket each, the buckets of one side,
             and the first distance of each further bucket; empty for no bias.
+        alibi: See `AttentionSpec.alibi`.
     """
 
     heads: int
@@ -52,6 +53,7 @@ class AttentionRecord(CacheRecord):
     sinks: bool = choice(default=False)
     segments: bool = choice(default=False)
     buckets: tuple[int, ...] = choice(default=())
+    alibi: float = choice(default=0.0)
     chunk: int | None = None
     images: int | None = None
 
@@ -103,6 +105,7 @@ class AttentionSpec:
             of later rows of the pass, and the window lies on both sides of its slot.
         segments: The texts of the rows, if attention is not causal: rows attend to their own only.
         bias: A bias on the scores by distance; None for none.
+        alibi: See `Attention.alibi` of the graph; 0 for none.
         images: The token from which on tokens are those of images, whose rows attend to all of
             their image: this and the slot behind the image. All rows of an image are in a pass. 0
             if no row attends to later ones.
@@ -120,6 +123,7 @@ class AttentionSpec:
     causal: bool = True
     segments: BufferSlice | None = None
     bias: DistanceBias | None = None
+    alibi: float = 0.0
     images: int = 0
 
     @property
@@ -179,6 +183,7 @@ class AttentionSpec:
             "images": self.images or None,
             "segments": self.segments is not None,
             "buckets": () if self.bias is None else self.bias.buckets,
+            "alibi": self.alibi,
         }
 
     @property

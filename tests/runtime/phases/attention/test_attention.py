@@ -25,7 +25,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.reference import ops
-from rdrr_runtime.reference.attention import distance_bias
+from rdrr_runtime.reference.attention import alibi_bias, distance_bias
 from support.comparison import relative_error
 from support.gpu import F32, TOLERANCE, Bench, filled_cache, normal, on_device
 
@@ -413,21 +413,21 @@ def test_partial_results_that_the_device_cannot_bind_are_not_made(bench) -> None
 
 @pytest.mark.parametrize("which", PREFILL)
 @pytest.mark.parametrize(
-    ("window", "chunk", "has_bias"), [(0, 0, False), (9, 0, False), (0, 16, False), (0, 0, True)]
+    ("window", "chunk", "kind"),
+    [(0, 0, ""), (9, 0, ""), (0, 16, ""), (0, 0, "buckets"), (0, 0, "alibi")],
 )
-def test_rows_attend_to_their_own_text_alone(
-    any_bench, rng, which, window, chunk, has_bias
-) -> None:
+def test_rows_attend_to_their_own_text_alone(any_bench, rng, which, window, chunk, kind) -> None:
     """Also over the ends of tiles, with texts of one token, and beside rows of no text."""
     bench, lengths = any_bench, [1, 40, 3, 17, 1, 70]
     ends, rows = np.cumsum(lengths), sum(lengths)
     weight = normal(rng, 32, 4)
-    bias = DistanceBias.of(bench.upload(weight), 32, 128) if has_bias else None
+    bias = DistanceBias.of(bench.upload(weight), 32, 128) if kind == "buckets" else None
     ctx = bench.context(rows, max_rows=rows + 9, segments=Segments(ends, np.zeros(rows, np.int64)))
     spec = AttentionSpec(
         4, KvSpec(4, 32, CONTEXT, "f32"), 0.3, window=window, chunk=chunk, causal=False
     )
-    spec = replace(spec, segments=ctx.state.segments, bias=bias)
+    alibi = 8.0 if kind == "alibi" else 0.0
+    spec = replace(spec, segments=ctx.state.segments, bias=bias, alibi=alibi)
     (k, v), caches = filled_cache(bench, rng, spec.cache, rows)
     q = normal(rng, rows + 9, 4, 32)
     out = bench.poisoned(*q.shape)
@@ -436,17 +436,30 @@ def test_rows_attend_to_their_own_text_alone(
     result = bench.download(out, *q.shape)
     for start, end in zip(ends - lengths, ends, strict=True):
         parts = (q[start:end], k[:, start:end], v[:, start:end])
-        added = distance_bias(torch.from_numpy(weight).double(), 128, range(end - start))
+        added = {
+            "buckets": distance_bias(torch.from_numpy(weight).double(), 128, range(end - start)),
+            "alibi": alibi_bias(4, 8.0, range(end - start)),
+        }
         expected = ops.attention(
             *(torch.from_numpy(part).double() for part in parts),
             spec.scale,
             window=window,
             chunk=chunk,
             causal=False,
-            bias=added if has_bias else None,
+            bias=added.get(kind),
         )
         assert relative_error(result[start:end], expected) < TOLERANCE
     assert np.isnan(result[rows:]).all()
+
+
+def test_slopes_of_alibi_are_those_of_its_paper() -> None:
+    """Also of 6 heads: those of 4, then every second of 8."""
+    powers = {4: [2, 4, 6, 8], 6: [2, 4, 6, 8, 1, 3], 8: [1, 2, 3, 4, 5, 6, 7, 8]}
+    for heads, expected in powers.items():
+        bias = alibi_bias(heads, 8.0, range(2, 3), 6)
+        assert bias.shape == (heads, 1, 6)
+        assert torch.equal(bias[:, 0, 1], -(2.0 ** -torch.tensor(expected).float()))
+        assert torch.equal(bias[:, 0], bias[:, 0, 1:2] * torch.tensor([2, 1, 0, 1, 2, 3]))
 
 
 def test_buckets_of_distances_are_those_of_transformers() -> None:

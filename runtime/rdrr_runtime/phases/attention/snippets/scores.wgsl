@@ -37,6 +37,16 @@ fn bias_of(head: u32, own: u32, other: u32) -> f32 {
     return bias[bucket * HEADS + head];
 }
 
+{% elif ALIBI %}
+// The bias of a head on the score of the slots `own` and `other` (ALiBi): slopes fall with the head, and heads
+// beyond the last power of two have slopes between those of the others.
+fn bias_of(head: u32, own: u32, other: u32) -> f32 {
+    let power = 1u << firstLeadingBit(HEADS);
+    let step = select(f32(head - power) + 0.5, f32(head + 1u), head < power);
+    let distance = max(own, other) - min(own, other);
+    return -f32(distance) * exp2(-step * {{ ALIBI }} / f32(power));
+}
+
 {% endif %}
 // The slots that a row attends to: from x up to, but not including, y.
 {% if SEGMENTS %}
