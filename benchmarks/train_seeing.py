@@ -304,8 +304,9 @@ def train(
         model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for each in (*optimizers, *schedules):
-            each.step()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         losses.append(loss.detach())
         if step % 100 == 0:
             mean = torch.stack(losses[-100:]).mean().item()

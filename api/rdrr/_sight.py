@@ -37,7 +37,7 @@ def content_with_images(
     Raises:
         UsageError: The text has some places, but not one for each.
     """
-    shown = {
+    shown: dict[str, list[dict[str, Any]]] = {
         PLACE: [{"type": "image_url", "image_url": {"url": str(file)}} for file in images],
         VIDEO_PLACE: [{"type": "video", "video": str(file)} for file in videos],
     }

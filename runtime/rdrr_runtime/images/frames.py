@@ -101,8 +101,9 @@ def _listed(source: VideoSource, *, files: bool) -> tuple[ImageSource, ...] | No
     if isinstance(source.frames, tuple):
         return source.frames
     frames = source.frames
-    is_data = isinstance(frames, bytes) or str(frames)[:5].lower() == "data:"
-    if not files or is_data or is_url(frames):
+    if isinstance(frames, bytes) or not files:
+        return None
+    if str(frames)[:5].lower() == "data:" or is_url(frames):
         return None
     path = local_path(frames)
     with store_errors(path):
