@@ -131,7 +131,8 @@ class _Side:
         weights = {**self.weights, **values}
         stack = TextStack(self.graph, weights, *part.shape, differentiable=differentiable)
         inputs = {name: tensor[windows].flatten(0, 1) for name, tensor in self.inputs.items()}
-        return stack.through(self.stage.ops, part, inputs)[self.stage.out].unflatten(0, part.shape)
+        out: Tensor = stack.through(self.stage.ops, part, inputs)[self.stage.out]
+        return out.reshape(*part.shape, -1)
 
 
 class _Walk:

@@ -46,11 +46,14 @@ def _alibi(config: Config) -> float:
 
 
 def _exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
-    """Return the keys of an encoder, and those of ALiBi and of the gates."""
+    """Return the keys of an encoder, and those of ALiBi and of the gates.
+
+    Manifests of other models are tried too: what they lack is None, which the rule refuses.
+    """
     kinds = {activation: kind for kind, activation in _ACTIVATIONS.items()}
     return {
         **encoders.exported(config, manifest, names),
-        "feed_forward_type": kinds[manifest.inference.ffn.activation],
+        "feed_forward_type": kinds.get(manifest.inference.ffn.activation),
         "max_alibi_bias": manifest.inference.attention.max_alibi_bias,
         "position_embedding_type": "alibi",
     }

@@ -217,7 +217,7 @@ def _tensors(
     file: GgufFile, family: TowerFamily, rule: ArchitectureRule, taps: tuple[int, ...]
 ) -> Iterator[SourceTensor]:
     """Yield the tensors of a tower with the names and the form of a checkpoint."""
-    known = {row.name for row in (*rule.tensors, *rule.stacks)}
+    known = {row.name for row in rule.tensors} | {row.name for row in rule.stacks}
     for tensor in file.tensors.values():
         if tensor.name in PATCHES or tensor.name.startswith(_OF_SOUND):
             continue
