@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
 from rdrr_manifests.graph.ops import Clamp
 from torch import Tensor
+from torch.nn import functional
 
 from rdrr_runtime.reference.rows import linear
 
@@ -36,18 +36,17 @@ def gated_activation(
 
 def silu(x: Tensor) -> Tensor:
     """Return x / (1 + exp(-x))."""
-    return x * torch.sigmoid(x)
+    return functional.silu(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
-    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1.0 + torch.tanh(inner))
+    return functional.gelu(x, approximate="tanh")
 
 
 def gelu_erf(x: Tensor) -> Tensor:
     """Return GELU, x times the normal distribution function (arXiv 1606.08415)."""
-    return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+    return functional.gelu(x)
 
 
 def relu(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
@@ -22,19 +23,17 @@ def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
-    y = x @ weight.T
-    return y if bias is None else y + bias
+    return functional.linear(x, weight, bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
-    mean_square = x.square().mean(dim=-1, keepdim=True)
-    return x * torch.rsqrt(mean_square + eps) * (offset + weight)
+    return functional.rms_norm(x, x.shape[-1:], eps=eps) * (offset + weight)
 
 
 def layer_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     """Return (x - mean(x)) / sqrt(var(x) + eps) * (offset + weight) over the last axis."""
-    return rms_norm(x - x.mean(dim=-1, keepdim=True), weight, eps, offset)
+    return functional.layer_norm(x, x.shape[-1:], eps=eps) * (offset + weight)
 
 
 def argmax(logits: Tensor) -> int:
