@@ -11,7 +11,7 @@ same seed gives the same model on the same machine. The last line is one JSON ob
 of pictures never trained on whose words are all right.
 
 Muon trains the matrices of layers and mergers, AdamW embeddings, vectors and the first convolution.
-After 400 steps it told 80 % of shapes and digits and nearly all places; AdamW alone told colours.
+After 400 steps it named 80 % of shapes and digits and nearly all places; AdamW alone named colours.
 """
 
 from __future__ import annotations

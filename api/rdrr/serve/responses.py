@@ -70,8 +70,8 @@ class Responses:
         if not any(item.get("type") == "item_reference" for item in items):
             return [*items]
         outputs = [stored.body["output"] for stored in self._stored.values()]
-        kept = {item["id"]: item for output in outputs for item in output}
-        return [_referred(item, kept) for item in items]
+        known = {item["id"]: item for output in outputs for item in output}
+        return [_referred(item, known) for item in items]
 
     async def get(self, name: str) -> Response:
         """Answer a request for a response."""
@@ -309,13 +309,13 @@ def _named(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"id": f"item_{uuid4().hex}", "type": "message", **item} for item in items]
 
 
-def _referred(item: dict[str, Any], kept: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _referred(item: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     if item.get("type") != "item_reference":
         return item
     name = str(item.get("id"))
-    if name not in kept:
+    if name not in known:
         raise UsageError("there is no such item", where="input", found=name)
-    return kept[name]
+    return known[name]
 
 
 def replica_of(name: str) -> str:

@@ -31,7 +31,7 @@ function cubic(x: number): number {
 }
 
 const CHANNELS = 3;
-const ONE = 2 ** 22; // weights are integers, of which so many make 1
+const ONE = 2 ** 22; // the integer that stands for the weight 1
 
 /** For each place of an axis the first place that it is made of, and the weights of that and those behind it. */
 type Taps = readonly { first: number; weights: readonly number[] }[];

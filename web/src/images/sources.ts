@@ -23,7 +23,7 @@ export async function pixelsOf(source: ImageSource, where: string): Promise<Pixe
     throw new RdrrError('usage', `${where}: the browser cannot read the image: ${String(error)}`, { cause: error });
   }
   try {
-    return drawn(bitmap, where);
+    return pixelsOfBitmap(bitmap, where);
   } finally {
     bitmap.close();
   }
@@ -39,7 +39,7 @@ async function fetched(url: string, where: string): Promise<Blob> {
   }
 }
 
-function drawn(bitmap: ImageBitmap, where: string): Pixels {
+function pixelsOfBitmap(bitmap: ImageBitmap, where: string): Pixels {
   const { width, height } = bitmap;
   if (width * height > MOST_PIXELS) throw new RdrrError('usage', `${where}: the image is too large: expected at most ${MOST_PIXELS} pixels, found ${width} x ${height}`);
   const context = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true })!;

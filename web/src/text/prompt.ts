@@ -107,9 +107,9 @@ export class ChatPrompt {
     }
     const [token, ...more] = continued(this.#tokenizer, recipe.token, true);
     const expected = images.flatMap(({ first, tokens }) => Array.from({ length: tokens }, (_, index) => first + index));
-    const found = ids.filter((id) => id === token).length;
-    if (more.length || found !== expected.length) {
-      throw new RdrrError('usage', `the prompt has other tokens of images than its images need: expected ${expected.length}, found ${found}`);
+    const count = ids.filter((id) => id === token).length;
+    if (more.length || count !== expected.length) {
+      throw new RdrrError('usage', `the prompt has other tokens of images than its images need: expected ${expected.length}, found ${count}`);
     }
     let next = 0;
     return ids.map((id) => (id === token ? expected[next++]! : id));
