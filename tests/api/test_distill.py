@@ -104,6 +104,7 @@ def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
     assert any(".experts." in path.name for path in encoded.folder.iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_training")
 def test_the_same_bytes_come_again(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_trained_codes, "STEPS", 4)
@@ -195,6 +196,7 @@ def test_a_model_that_does_not_fit_is_trained_stage_by_stage(tmp_path, rng, monk
         assert np.array_equal(without_codes(tensor, old), without_codes(tensor, new)), name
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_training")
 def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_trained_codes, "STEPS", 4)

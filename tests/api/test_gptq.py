@@ -70,6 +70,7 @@ def test_predictions_are_nearer_to_those_of_the_source(tmp_path, layout):
 TRANSPOSED = pytest.param("transposed", marks=pytest.mark.thorough)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("windows")
 @pytest.mark.parametrize("layout", ["rows", TRANSPOSED])
 def test_the_same_bytes_come_again_and_only_matrices_change(tmp_path, rng, layout):
@@ -86,6 +87,7 @@ def test_the_same_bytes_come_again_and_only_matrices_change(tmp_path, rng, layou
         assert content != draft.package.read(name).tobytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("windows")
 def test_experts_are_compensated_by_the_tokens_that_reach_them(tmp_path, rng):
     draft = draft_of("qwen3_moe", rng, tmp_path)

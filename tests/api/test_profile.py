@@ -76,6 +76,7 @@ def test_every_dispatch_that_serves_an_op_is_measured(measured):
         }
 
 
+@pytest.mark.thorough
 def test_bandwidth_counts_the_bytes_that_must_be_moved(measured):
     decode = measured.kernels("decode")
     (head,) = [times for kernel, times in decode.items() if kernel.endswith(".best")]

@@ -244,6 +244,7 @@ def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_packag
     assert "--backend wgpu" in done.err
 
 
+@pytest.mark.thorough
 def test_greedy_text_is_the_same_on_both_backends(made_package):
     words = ("--prompt", PROMPT, "--json", *EXACT)
     gpu = json.loads(_generate(made_package, "--backend", "wgpu", *words))

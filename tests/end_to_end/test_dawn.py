@@ -34,6 +34,7 @@ def results(folder: Path, webgpu: str) -> tuple[str, np.ndarray]:
         return text, model.logits(model.encode(PROMPT))
 
 
+@pytest.mark.thorough
 def test_a_column_major_model_with_joined_matrices_continues_a_text_with_the_same_ids(made_package):
     text, logits = results(made_package, "dawn")
     expected, reference = results(made_package, "wgpu")

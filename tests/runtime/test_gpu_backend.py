@@ -271,6 +271,7 @@ def test_a_head_dimension_that_is_not_a_multiple_of_the_block_size_has_no_q8_0_c
         GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
 
 
+@pytest.mark.thorough
 def test_a_package_of_another_writer_runs_as_it_is(device, tmp_path, rng):
     """It has BF16 norms, an F16 embedding in spans, and Q4_K rows whose padding is not zero."""
     manifest = json.loads(FOREIGN.read_text(encoding="utf-8"))

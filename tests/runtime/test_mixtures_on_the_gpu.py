@@ -88,6 +88,7 @@ def test_experts_without_gates_are_those_of_torch(device, tmp_path, rng, dtype, 
     backend.close()
 
 
+@pytest.mark.thorough
 def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
     manifest = llama_manifest("Q4_K", moe={**SHARED, "numExpertsPerToken": 6}, gated=False)
     package = write_random_package(tmp_path / "package", manifest, rng)

@@ -160,6 +160,7 @@ def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_pat
     assert_same_ids(taken, greedy, ids[:3], package)
 
 
+@pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", [FAMILIES["Q4_K"], FAMILIES["experts"]], ids=["llama", "moe"])

@@ -137,6 +137,7 @@ def test_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, wher
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
 
 
+@pytest.mark.thorough
 def test_passes_submitted_in_vain_do_not_disturb_the_next_generation(on_gpu, rng):
     prompt = rng.integers(0, VOCAB, 6).tolist()
     before = on_gpu.greedy(prompt, 0, 8)

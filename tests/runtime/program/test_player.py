@@ -121,6 +121,7 @@ def test_a_context_that_the_program_does_not_serve_is_refused(device, package, p
         Player(program, package, device, context=context)
 
 
+@pytest.mark.thorough
 def test_a_prompt_may_need_several_passes(player, backend, rng):
     prompt = rng.integers(0, VOCAB, 530).tolist()
     assert played(player, prompt) == ids_of(backend, prompt)
@@ -141,12 +142,13 @@ def test_an_embedding_that_is_also_the_head_may_be_larger_than_a_binding(device,
     backend.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param(None, marks=pytest.mark.thorough),
+        None,
         SamplingParams(temperature=0.8, seed=7),
-        pytest.param(PENALIZED, marks=pytest.mark.thorough),
+        PENALIZED,
     ],
     ids=["greedy", "sampled", "penalized"],
 )
@@ -181,7 +183,7 @@ def test_the_logits_of_a_text_are_those_of_the_runtime(device, package, backend,
         player.logits(ids)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_the_hidden_states_of_an_embedding_model_are_those_of_the_runtime(
     device, tmp_path, rng, causal
 ):

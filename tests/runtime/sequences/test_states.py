@@ -255,6 +255,7 @@ def test_a_loaded_sequence_resumes_nowhere_in_the_one_before(package, rng):
     assert continued(engine, branch, 5) == fresh(opened(package, None, "cpu"), branch, 5)
 
 
+@pytest.mark.thorough
 def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     backend = opened(package, device, "f32")
     prompts = [prompt(rng, length) for length in (3, 40, 1, 17, 2, 70, 5)]

@@ -280,6 +280,7 @@ def test_on_the_gpu_nothing_is_created_or_written_after_the_second_token(backend
         assert work.submits == -(-rest // 2) + reads
 
 
+@pytest.mark.thorough
 def test_on_the_gpu_ids_equal_those_of_one_readback_with_an_end_anywhere_in_an_interval(
     backend, package, rng
 ):

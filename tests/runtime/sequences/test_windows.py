@@ -90,9 +90,10 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
     assert prefill[0].work.count(CONTEXT) != prefill[0].work.count(1)  # the control
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(5), pytest.param(21, marks=pytest.mark.thorough)],
+    [5, 21],
     ids=["few", "window"],
 )
 def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
