@@ -128,6 +128,7 @@ export class Engine extends Answers {
     checkRequest(given);
     const done = await this.turn(signal);
     try {
+      if (this.state === 'lost') await this.reopen(); // images are encoded before a text can be resumed
       if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
       else yield* this.texts.of(given, signal);
     } finally {
