@@ -88,7 +88,9 @@ test('an image is encoded once, and the one that was not used for longest is for
   await add('b');
   assert.equal((await add('a')).first, first);
   assert.equal(encoded, 2);
-  await add('c'); // `b` has to go
+  await add('c');
+  assert.equal(seen.runs([101]).length, 1); // all images of a prompt stay, however large
+  seen.forget(); // `b` has to go
   assert.equal((await add('a')).first, first);
   assert.throws(() => seen.runs([101]), /forgotten/);
 });

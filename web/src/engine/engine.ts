@@ -77,7 +77,8 @@ export class Engine extends Answers {
     const { manifest, player } = opened;
     const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     const { images } = player.program;
-    this.sight = images && manifest.processor ? new Sight(new SeenImages(images.first), manifest.processor, () => this.room, () => openTower(this.source, this.opened)) : null;
+    const { processor: recipe } = manifest;
+    this.sight = images && recipe && opened.tower ? new Sight(new SeenImages(images.first), recipe, () => this.room, () => openTower(this.source, this.opened)) : null;
     this.texts = new Texts(text, player.program, options.grammar, this.sight, (prompt, generation) => this.continued(prompt, generation));
     this.lost = new Promise((resolve) => (this.lostFor = resolve));
     this.sequence = this.newSequence();
@@ -105,7 +106,7 @@ export class Engine extends Answers {
       text: Boolean(this.texts.text),
       generates: player.program.passes.length > 0,
       embeds: Boolean(player.program.hidden && this.opened.manifest.embedding),
-      sees: Boolean(this.sight && this.opened.tower),
+      sees: this.sight !== null,
       size: this.source.index.size,
       memory: player.memory,
       program: entry.file,

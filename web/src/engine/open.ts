@@ -116,9 +116,9 @@ export async function openModel({ url, index, base, access }: Source, options: L
   const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
   const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
   const tower = towerFor(index, adapter, options);
-  const [now, later] = [demand, context === undefined ? demandOf(entry, entry.contexts.most) : demand].map((needed, at) =>
-    tower ? together(needed, demandOf(tower, at ? tower.contexts.most : tower.contexts.least)) : needed);
-  const device = await openDevice(adapter, now!, later!);
+  const withTower = (needed: Demand, patches: 'least' | 'most'): Demand => (tower ? together(needed, demandOf(tower, tower.contexts[patches])) : needed);
+  const later = context === undefined ? demandOf(entry, entry.contexts.most) : demand;
+  const device = await openDevice(adapter, withTower(demand, 'least'), withTower(later, 'most'));
   try {
     const player = await Player.open(device, program, contextOf(entry.contexts, context));
     let loaded = 0;
@@ -143,9 +143,7 @@ export async function openModel({ url, index, base, access }: Source, options: L
 
 /** Load the vision tower of a model onto its device; an error says why there is none. */
 export async function openTower({ url, index, base, access }: Source, { tower, manifest, player: { device } }: Opened): Promise<Tower> {
-  if (!tower || !manifest.processor) {
-    throw new RdrrError('usage', `${index.model} sees no images here: the package has no vision tower that browsers run, or this adapter lacks what it needs`);
-  }
+  if (!tower) throw new RdrrError('device', `${index.model}: this adapter runs no vision tower of the package`);
   const program = readProgram(await readHashed(new URL(tower.file, url).href, tower.sha256, access), tower.file);
   const player = await Player.open(device, program, tower.contexts.least);
   try {

@@ -8,12 +8,6 @@ import type { ChatMessage } from '../text/index.js';
 
 const KINDS = ['image', 'image_url', 'input_image'];
 
-/** Messages whose images are parts that templates know, and the ids of the tokens of the images. */
-export interface SeenMessages {
-  messages: readonly ChatMessage[];
-  images: readonly SeenImage[];
-}
-
 /** Sees the images of messages: each is encoded once, by a tower that is loaded when the first one comes. */
 export class Sight {
   private tower: Promise<Tower> | null = null;
@@ -25,9 +19,9 @@ export class Sight {
     private readonly open: () => Promise<Tower>,
   ) {}
 
-  /** Return messages with their images encoded. */
-  async look(messages: readonly ChatMessage[]): Promise<SeenMessages> {
-    const [plain, sources] = takenImages(messages);
+  /** Return the images of messages, encoded. */
+  async look(sources: readonly ImageSource[]): Promise<SeenImage[]> {
+    this.seen.forget();
     const pictures = [];
     let total = 0;
     for (const [index, source] of sources.entries()) {
@@ -45,7 +39,7 @@ export class Sight {
       const patches = patchesOf(this.recipe, pixels);
       images.push(await this.seen.add(await keyOf(patches), async () => (await this.loaded()).encode(patches)));
     }
-    return { messages: plain, images };
+    return images;
   }
 
   private async loaded(): Promise<Tower> {

@@ -1,8 +1,9 @@
 import { RdrrError } from '../errors.js';
 import type { Program } from '../program/schema.js';
+import type { ImageSource } from '../images/sources.js';
 import type { Recorded, TokenLogprob } from '../sampling/logprobs.js';
 import type { Generation, Group } from '../sequence/sequence.js';
-import { Grammars, type Answer, type Constraint, type GrammarSource, type Text } from '../text/index.js';
+import { Grammars, type Answer, type Constraint, type GrammarSource, type PromptImages, type Text } from '../text/index.js';
 import { keptOf, samplingOf, schemaOf, stopsOf, tokensOf, topOf, type AnyTextRequest, type Logprob, type TextEvent, type TextRequest, type TokenEntry } from './requests.js';
 import { takenImages, type Sight } from './sight.js';
 import { Timing } from './timing.js';
@@ -109,15 +110,15 @@ export class Texts {
     if (!chat) throw new RdrrError('usage', 'the package has no chat template; use completions');
     const { messages, tools, tool_choice, chat_template_kwargs: variables } = given.request;
     const calls = tools && tool_choice !== 'none' ? { tools } : {};
-    const looked = takenImages(messages)[1].length ? await this.requireSight().look(messages) : null;
-    const images = looked && { images: looked.images, recipe: this.requireSight().recipe };
+    const [plain, sources] = takenImages(messages);
+    const images = sources.length ? await this.seen(sources) : null;
     const options = { ...calls, ...(variables && { variables }), ...(images && { images }) };
-    return [chat.encode(looked?.messages ?? messages, options), new Set([...ends, ...chat.ends])];
+    return [chat.encode(plain, options), new Set([...ends, ...chat.ends])];
   }
 
-  private requireSight(): Sight {
-    if (this.sight) return this.sight;
-    throw new RdrrError('usage', 'the model sees no images: its package has none that browsers read');
+  private async seen(sources: readonly ImageSource[]): Promise<PromptImages> {
+    if (this.sight) return { images: await this.sight.look(sources), recipe: this.sight.recipe };
+    throw new RdrrError('usage', 'the model sees no images here: the package has no vision tower that browsers run, or this adapter lacks what it needs');
   }
 
   /** Return the tokenizer and what is read with it; an error says that there is none. */

@@ -1,18 +1,15 @@
 // What a pass needs of images: the features of its rows, and rotations by three positions. A row with three positions
 // is rotated by a row of its own behind those of the context, and its position in the step names it.
 import type { Player } from '../player/player.js';
-import type { ImageRope } from '../program/schema.js';
+import { rotationsOf } from '../player/rotations.js';
 import type { Positions } from './seen.js';
-
-type Place = readonly [number, number, number];
 
 /** Write what rows of a pass need, and return their tokens and positions in the step. */
 export function writeImages(player: Player, positions: Positions, ids: readonly number[], base: number): { tokens: number[]; positions: number[] } {
-  const { images } = player.program;
+  const images = player.program.images!; // a sequence has positions only if its program states this
   const places = positions.of(ids, base);
   const tokens = [...ids];
   const rows = places.map(([time]) => time);
-  if (!images) return { tokens, positions: rows };
   const runs = positions.images.runs(ids);
   for (const { at, count, image, start } of runs) {
     for (const [part, values] of image.parts.entries()) {
@@ -25,21 +22,11 @@ export function writeImages(player: Player, positions: Positions, ids: readonly 
       if (images.ropes.length) rows[row] = player.context + row;
     }
   }
-  if (runs.length) for (const rope of images.ropes) writeRotations(player, rope, places);
-  return { tokens, positions: rows };
-}
-
-function writeRotations(player: Player, { range, frequencies, factor = 1, axes }: ImageRope, places: readonly Place[]): void {
-  const table = new Float32Array(2 * places.length * frequencies.length);
-  let at = 0;
-  for (const place of places) {
-    for (const [pair, frequency] of frequencies.entries()) {
-      const angle = place[axes[pair]!]! * frequency;
-      table[at++] = Math.cos(angle) * factor;
-      table[at++] = Math.sin(angle) * factor;
-    }
+  for (const { range, frequencies, factor, axes } of runs.length ? images.ropes : []) {
+    const table = rotationsOf(ids.length, frequencies, (row, pair) => places[row]![axes[pair] as 0 | 1 | 2], factor);
+    player.write(range, table, 8 * player.context * frequencies.length);
   }
-  player.write(range, table, 8 * player.context * frequencies.length);
+  return { tokens, positions: rows };
 }
 
 /** Return rows with zeros behind their values. */

@@ -1,5 +1,6 @@
 // Where the patches of an image are: what rope and position embedding of a vision tower read.
 import { RdrrError } from '../errors.js';
+import { rotationsOf } from '../player/rotations.js';
 import type { Tower } from '../program/schema.js';
 import { placesOf, type Patches } from './patches.js';
 
@@ -7,17 +8,8 @@ type Neighbours = [first: number, second: number, weight: number];
 
 /** Return cosines and sines for each patch, [patches, pairs, 2]: the first half of the pairs by its row, the second by its column. */
 export function rotations({ rows, columns }: Patches, { frequencies = [], merge }: Tower): Float32Array<ArrayBuffer> {
-  const table = new Float32Array(4 * rows * columns * frequencies.length);
-  let at = 0;
-  for (const place of placesOf(rows, columns, merge)) {
-    for (const axis of place) {
-      for (const frequency of frequencies) {
-        table[at++] = Math.cos(axis * frequency);
-        table[at++] = Math.sin(axis * frequency);
-      }
-    }
-  }
-  return table;
+  const places = [...placesOf(rows, columns, merge)];
+  return rotationsOf(places.length, [...frequencies, ...frequencies], (row, pair) => places[row]![pair < frequencies.length ? 0 : 1]);
 }
 
 /** Return the four rows of the position embedding around each patch, and their weights. */

@@ -45,16 +45,15 @@ export class SeenImages {
       this.next += image.tokens;
     }
     this.byKey.set(key, image);
-    this.forget(image);
     return image;
   }
 
-  /** Forget the images that were not used for longest, but not those of the present prompt, which are the last. */
-  private forget(last: SeenImage): void {
+  /** Forget the images that were not used for longest, before those of a prompt are added, which must all stay. */
+  forget(): void {
     const bytes = ({ parts }: SeenImage): number => parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
     let sum = [...this.byKey.values()].reduce((total, image) => total + bytes(image), 0);
     for (const [key, image] of this.byKey) {
-      if (sum <= MOST_BYTES || image === last) return;
+      if (sum <= MOST_BYTES) return;
       this.byKey.delete(key);
       sum -= bytes(image);
     }

@@ -3,6 +3,7 @@ import { deliver, type Piece } from '../load/pieces.js';
 import { decodeTensor, encode, padded } from '../load/values.js';
 import type { Chunk, Program, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
 import type { Player } from './player.js';
+import { rotationsOf } from './rotations.js';
 
 const ALIGNMENT = 256; // of ranges that a kernel binds
 const PIECE = 8 << 20; // most bytes of rows that are written at a time
@@ -47,15 +48,7 @@ export function refill(player: Player): void {
 function writeRope(player: Player, { range, frequencies, factor = 1 }: Rope): void {
   for (let first = 0; first < player.context; first += POSITIONS) {
     const count = Math.min(POSITIONS, player.context - first);
-    const table = new Float32Array(2 * count * frequencies.length);
-    let at = 0;
-    for (let position = first; position < first + count; position += 1) {
-      for (const frequency of frequencies) {
-        table[at++] = Math.cos(position * frequency) * factor;
-        table[at++] = Math.sin(position * frequency) * factor;
-      }
-    }
-    player.write(range, table, 8 * first * frequencies.length);
+    player.write(range, rotationsOf(count, frequencies, (row) => first + row, factor), 8 * first * frequencies.length);
   }
 }
 

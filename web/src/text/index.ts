@@ -10,6 +10,7 @@ import { Tokenizer, type IdStream } from './tokenizer.js';
 export type { Answer, Chat, Delta } from './chat.js';
 export { Grammars, type Constraint, type GrammarLibrary, type GrammarSource } from './grammar.js';
 export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
+export type { PromptImages } from './prompt.js';
 
 /** The files of a package that are about text. */
 export interface TextFiles {
