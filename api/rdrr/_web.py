@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import UsageError
 from rdrr_format.locations import is_hub, is_url, local_path, parse_hub, remote_url
 from rdrr_format.misuse import explained
-from rdrr_format.stores import LocalStore, replace_file, store_errors
+from rdrr_format.stores import replace_file, store_errors
 
 from rdrr._backends import resolve_hints
 from rdrr._web_refusals import (
@@ -24,6 +24,7 @@ from rdrr._web_refusals import (
     refuse_package,
     unseen_in_browsers,
 )
+from rdrr._web_shards import shard_facts
 
 if TYPE_CHECKING:
     from rdrr_device.capabilities import Capabilities
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.program.schema import Program
-    from rdrr_runtime.program.steps import LoadStep
 
     from rdrr._load_options import KvDtype
 
@@ -150,8 +150,7 @@ def web(
         "model": package.manifest.model_id,
         "package": _package_url(path, location, folder),
         "manifest": sha256(content).hexdigest(),
-        **_loads(package, [program for _, program, _ in planned]),
-        **_hashes(package),
+        **shard_facts(package, [program for _, program, _ in planned]),
         "text": _texts(package),
         "programs": [_entry(program, content) for _, program, content in planned],
         "towers": [_entry(program, content) for _, program, content in towers],
@@ -332,43 +331,6 @@ def _package_url(path: str | Path, location: Location, folder: Path) -> str:
         return remote_url(path).removesuffix(location.name if location.is_bare else "") + "/"
     relative = os.path.relpath(_folder(path, location).resolve(), folder.resolve())
     return Path(relative).as_posix() + "/"
-
-
-def _loads(package: Package, programs: Sequence[Program]) -> dict[str, Any]:
-    """Return the bytes and the numbers of the shards that programs load, if they are not all."""
-    named = {name for program in programs for step in program.load for name in _tensors(step)}
-    manifest = package.manifest
-    spans = [span for name in named for span in manifest.tensors[name].byte_spans()]
-    numbers = sorted({span.shard_index for span in spans})
-    size = sum(manifest.shards[number].size for number in numbers)
-    return {"size": size} | ({"loads": numbers} if len(numbers) < len(manifest.shards) else {})
-
-
-def _tensors(step: LoadStep) -> list[str]:
-    """Return the tensors that a load step reads."""
-    if step.kind == "vector":
-        return [part.tensor for part in step.parts]
-    return [step.tensor] if step.kind in ("rows", "repack") else []
-
-
-def _hashes(package: Package) -> dict[str, list[str]]:
-    """Return the SHA-256 of the shards if the manifest has other hashes, and they can be had.
-
-    A browser computes SHA-256 only. The hub states that of its large files.
-    """
-    from rdrr_format.hub import HubStore
-    from rdrr_format.integrity import hash_bytes
-
-    store, names = package.store, [shard.filename for shard in package.manifest.shards]
-    if package.manifest.hash_algorithm == "sha256":
-        return {}
-    if isinstance(store, HubStore):
-        hashes = store.hashes
-    elif isinstance(store, LocalStore) and all(map(store.exists, names)):
-        hashes = {name: hash_bytes("sha256", store.read(name)) for name in names}
-    else:
-        hashes = {}
-    return {"shards": [hashes[name] for name in names]} if set(names) <= hashes.keys() else {}
 
 
 def _texts(package: Package) -> dict[str, str]:

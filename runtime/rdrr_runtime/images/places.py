@@ -67,10 +67,8 @@ class Places:
 
         The first half of the pairs is rotated by the row, the second by the column.
         """
-        count = head_dim // 4
-        frequencies = theta ** -(np.arange(count, dtype=np.float64) / count)
         places = np.stack([self.rows, self.columns], axis=1)[..., None]
-        angles = (places * frequencies).reshape(len(self.rows), -1)
+        angles = (places * axis_frequencies(theta, head_dim)).reshape(len(self.rows), -1)
         return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
     def interpolation(self, grid: int, sampling: PositionSampling = "bilinear") -> tuple[I32, F32]:
@@ -108,6 +106,13 @@ class Places:
         unused = np.zeros_like(self.rows)
         indices = np.stack([self.columns, grid + self.rows, unused, unused], axis=1)
         return indices, np.tile(np.array([1, 1, 0, 0], np.float32), (len(indices), 1))
+
+
+def axis_frequencies(theta: float, head_dim: int) -> NDArray[np.float64]:
+    """Return the radians per row or column of each pair that one of them rotates."""
+    count = head_dim // 4
+    frequencies: NDArray[np.float64] = theta ** -(np.arange(count, dtype=np.float64) / count)
+    return frequencies
 
 
 def _around(places: I32, length: int, grid: int) -> tuple[I32, I32, F32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rdrr_device.capabilities import Capabilities
 from rdrr_manifests.graph import Graph
@@ -53,13 +53,25 @@ def make_program(
         UsageError: The KV dtype is unknown, or the model does not support it.
     """
     manifest = package.manifest
-    contexts = contexts_of(package.graph, most_context or manifest.architecture.max_seq_len)
-    samples = []
-    for context in sampled(contexts):
+
+    def at(context: int) -> Program:
         plan = dry_run_plan(package, capabilities, policy, context, kv_dtype)
-        program = stated(plan, package, context, chunk, scores=scores)
-        data = program.model_dump(mode="json", exclude={"contexts"})
-        samples.append((context, data))
+        return stated(plan, package, context, chunk, scores=scores)
+
+    most = most_context or manifest.architecture.max_seq_len
+    return program_of(contexts_of(package.graph, most), at)
+
+
+def program_of(contexts: Contexts, at: Callable[[int], Program]) -> Program:
+    """Return the program of a range of contexts, given those of single ones.
+
+    Raises:
+        FormatError: They cannot be joined.
+    """
+    samples = [
+        (context, at(context).model_dump(mode="json", exclude={"contexts"}))
+        for context in sampled(contexts)
+    ]
     data = joined(samples, contexts.multiple) | {"contexts": contexts.model_dump()}
     return read_program(json.dumps(data).encode())
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import Capabilities
 from rdrr_manifests.graph import VisionGraph
@@ -14,10 +12,9 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.gpu_tower import FEWEST_PATCHES, LoadedTower, TowerBuffers, dry_run_tower
+from rdrr_runtime.images.places import axis_frequencies
 from rdrr_runtime.images.sizes import most_patches
-from rdrr_runtime.program.affine import joined
-from rdrr_runtime.program.export import CHUNK_BYTES
-from rdrr_runtime.program.files import read_program
+from rdrr_runtime.program.export import CHUNK_BYTES, program_of
 from rdrr_runtime.program.load_steps import vector_part, weight_steps
 from rdrr_runtime.program.schema import Contexts, Program, Role
 from rdrr_runtime.program.stated import framed
@@ -55,14 +52,12 @@ def make_tower_program(
         return None
     most = -(-most_patches(processor, most_tokens) // MULTIPLE)
     contexts = Contexts(least=MULTIPLE, most=most * MULTIPLE, multiple=MULTIPLE)
-    samples = []
-    for multiples in sorted({1, 2, 3, 5, most} & {*range(1, most + 1)}):
-        patches = multiples * MULTIPLE
+
+    def at(patches: int) -> Program:
         tower = dry_run_tower(package, graph, capabilities, policy, patches)
-        program = _stated(package, graph, *tower, chunk=chunk)
-        samples.append((patches, program.model_dump(mode="json", exclude={"contexts"})))
-    data = joined(samples, MULTIPLE) | {"contexts": contexts.model_dump()}
-    return read_program(json.dumps(data).encode())
+        return _stated(package, graph, *tower, chunk=chunk)
+
+    return program_of(contexts, at)
 
 
 def _stated(
@@ -79,7 +74,6 @@ def _stated(
     )
     patch_rows, token_rows = (_step(tables, step) for step in buffers.steps)
     vision, inputs = graph.vision, buffers.inputs
-    quarter = np.arange(vision.head_dim // 4) / (vision.head_dim // 4)
     theta = vision.rope_theta
     tower = Tower(
         patches=tables.range(inputs.patches),
@@ -87,7 +81,9 @@ def _stated(
         factors=tables.range(inputs.factors),
         rope=None if theta is None else tables.range(buffers.ropes[0]),
         of_token=tables.range(inputs.of_token) if tables.holds(inputs.of_token) else None,
-        frequencies=() if theta is None else tuple((theta**-quarter).tolist()),
+        frequencies=()
+        if theta is None
+        else tuple(axis_frequencies(theta, vision.head_dim).tolist()),
         grid=vision.position_grid,
         sampling=vision.position_sampling,
         inputs=vision.patch_inputs,
