@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Turn:
+class MovedPlaces:
     """How the places of an image's tokens are changed, and the words of the picture with them.
 
     The tower knows places too, and a model that reads them there alone does not notice when those
@@ -27,9 +27,11 @@ class Turn:
     columns: bool = False
 
     @staticmethod
-    def of(key: tuple[int, int]) -> Turn:
+    def of(key: tuple[int, int]) -> MovedPlaces:
         """Return the one of a step, given the seed of a run and the number of the step."""
-        return Turn(*np.random.default_rng((*key, 1)).integers(2, size=3).astype(bool).tolist())
+        return MovedPlaces(
+            *np.random.default_rng((*key, 1)).integers(2, size=3).astype(bool).tolist()
+        )
 
     def words(self, shown: Picture) -> str:
         """Return the words of a picture whose places are changed."""
@@ -50,4 +52,4 @@ class Turn:
         return first + (offsets[[0, 2, 1]] if self.exchanged else offsets)
 
 
-PLAIN = Turn()
+PLAIN = MovedPlaces()

@@ -1,7 +1,7 @@
 """Train a small Qwen3-VL that says what it sees in pictures, and write it as a checkpoint.
 
     python benchmarks/train_seeing.py FIRST
-    python benchmarks/train_seeing.py OUT --start FIRST --turned --steps 700 --seed 1
+    python benchmarks/train_seeing.py OUT --start FIRST --moved --steps 700 --seed 1
 
 The pictures are those of `pictures.py`, new ones in each step; the loss is that of the words after
 a fixed question. The checkpoint has everything that a published one has: configuration, tokenizer
@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _moved_places import PLAIN, MovedPlaces
 from _muon import Muon
-from _turns import PLAIN, Turn
 from pictures import COLORS, COLUMNS, ROWS, SHAPES, SIZES, Picture, picture
 from torch import Tensor
 
@@ -239,14 +239,14 @@ class Batches:
         self._pad = words.convert_tokens_to_ids(VISION[1])
 
     def inputs(
-        self, pictures: Sequence[Picture], turn: Turn = PLAIN
+        self, pictures: Sequence[Picture], moved: MovedPlaces = PLAIN
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the inputs of the model for pictures with their words, and the labels."""
         pixels = torch.from_numpy(np.stack([shown.pixels for shown in pictures]))
         rows, columns = (length // PATCH for length in pixels.shape[1:3])
         image = [self._pad] * (rows * columns // MERGE**2)
         prompt = [*self._before, *image, *self._after]
-        said = self._words(list(map(turn.words, pictures)), add_special_tokens=False)
+        said = self._words(list(map(moved.words, pictures)), add_special_tokens=False)
         answers = [[*ids, self._words.eos_token_id] for ids in said["input_ids"]]
         longest = max(map(len, answers))
         ids = [
@@ -261,16 +261,18 @@ class Batches:
             "pixel_values": patches_of(pixels.to(self._device)),
             # All pictures are frames of one, which do not see each other in the tower.
             "image_grid_thw": torch.tensor([[len(pictures), rows, columns]]).to(self._device),
-            "position_ids": self._positions(ids[0], (rows, columns), len(pictures), turn),
+            "position_ids": self._positions(ids[0], (rows, columns), len(pictures), moved),
         }, torch.tensor(labels).to(self._device)
 
-    def _positions(self, ids: list[int], grid: tuple[int, int], count: int, turn: Turn) -> Tensor:
+    def _positions(
+        self, ids: list[int], grid: tuple[int, int], count: int, moved: MovedPlaces
+    ) -> Tensor:
         """Return the positions of the tokens, which are the same for all pictures of a size."""
         tokens, shape = torch.tensor([ids]), torch.tensor([[1, *grid]])
         kinds = (tokens == self._pad).int()
         positions, _ = self._model.model.get_rope_index(tokens, kinds, shape)
         of_image = kinds[0].bool()
-        positions[:, 0, of_image] = turn.places(positions[:, 0, of_image])
+        positions[:, 0, of_image] = moved.places(positions[:, 0, of_image])
         expanded: Tensor = positions.expand(-1, count, -1).to(self._device)
         return expanded
 
@@ -288,15 +290,15 @@ def share_right(model: Any, batches: Batches, steps: Iterable[list[Picture]]) ->
 
 
 def train(
-    model: Any, batches: Batches, steps: Iterable[list[Picture]], turns: Sequence[Turn]
+    model: Any, batches: Batches, steps: Iterable[list[Picture]], moves: Sequence[MovedPlaces]
 ) -> None:
     """Train a model on the pictures of steps, each with a change of places."""
     optimizers = optimizers_of(model)
-    rate = partial(rate_at, count=len(turns))
+    rate = partial(rate_at, count=len(moves))
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, rate) for each in optimizers]
     start, losses = time.perf_counter(), list[Tensor]()
-    for step, (pictures, turn) in enumerate(zip(steps, turns, strict=True), 1):
-        inputs, labels = batches.inputs(pictures, turn)
+    for step, (pictures, moved) in enumerate(zip(steps, moves, strict=True), 1):
+        inputs, labels = batches.inputs(pictures, moved)
         logits = model(**inputs, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
@@ -344,7 +346,7 @@ def main() -> None:
     add("--steps", type=int, default=2000)
     add("--seed", type=int, default=0)
     add("--start", type=Path, help="a checkpoint to begin with, for the second run")
-    add("--turned", action="store_true", help="change the places of tokens, as in the second run")
+    add("--moved", action="store_true", help="change the places of tokens, as in the second run")
     add("--device", default="cpu")
     add("--workers", type=int, default=1, help="processes that draw")
     options = parser.parse_args()
@@ -358,10 +360,10 @@ def main() -> None:
     model = at_once(model).to(options.device)
     batches = Batches(words, model, options.device)
     keys = [(options.seed, step) for step in range(options.steps + TESTED)]
-    turns = [Turn.of(key) if options.turned else PLAIN for key in keys[: options.steps]]
+    moves = [MovedPlaces.of(key) if options.moved else PLAIN for key in keys[: options.steps]]
     with get_context("spawn").Pool(options.workers) as pool:
         steps = ahead(pool, keys)
-        train(model.train(), batches, islice(steps, options.steps), turns)
+        train(model.train(), batches, islice(steps, options.steps), moves)
         right = share_right(model.eval(), batches, steps)
     save(model, words, options.out)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -236,8 +236,8 @@ def test_stages_cover_a_graph_and_only_one_value_goes_on(rng, name, tmp_path):
     parts = list(_distill_stages.stages(graph))
     assert [op for part in parts for op in part.ops] == list(graph.ops)
     for before, part in pairwise(parts):
-        own = {op.out for op in part.ops}
-        assert {name for op in part.ops for name in values_read(op)} - own == {before.out}
+        written = {op.out for op in part.ops}
+        assert {name for op in part.ops for name in values_read(op)} - written == {before.out}
 
 
 def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, monkeypatch):
