@@ -42,6 +42,7 @@ class TextCodec:
     ) -> None:
         self._content, self._where = tokenizer_json, where
         self._opened = None if tokenizer_json is None else BoundedTokenizer(tokenizer_json)
+        self._truncating: tuple[int, BoundedTokenizer] | None = None
         self._bos = bos_token_id if add_bos else None
 
     @property
@@ -93,8 +94,18 @@ class TextCodec:
         tokenizer = self._tokenizer
         if limit is not None:
             adds_bos = self._bos is not None and tokenizer.encode("")[:1] != [self._bos]
-            tokenizer = BoundedTokenizer(self._content or b"", limit=max(limit - adds_bos, 1))
+            tokenizer = self._truncating_at(max(limit - adds_bos, 1))
         return [self._begun_text(text) for text in tokenizer.encode_all(texts)]
+
+    def _truncating_at(self, limit: int) -> BoundedTokenizer:
+        """Return the tokenizer that leaves out the end of texts.
+
+        Opening one takes longer than encoding a text, so the last one is kept.
+        """
+        last = self._truncating
+        if last is None or last[0] != limit:
+            last = self._truncating = (limit, BoundedTokenizer(self._content or b"", limit=limit))
+        return last[1]
 
     def _begun_text(self, text: Encoded) -> Encoded:
         """Return a text with the token that every prompt begins with, if it is not there."""
