@@ -14,19 +14,16 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
-import numpy.typing as npt
 
 from rdrr_device.buffers import BufferSlice, BufferUsage, align
 from rdrr_device.handle import DeviceHandle
-from rdrr_device.implementations.interface import device_lost
+from rdrr_device.implementations.interface import Bytes, device_lost
 
 STAGING_BYTES = 64 * 1024
 """Smallest size of a reused staging buffer; larger copies get larger ones."""
 
 MAP_ALIGNMENT = 8
 """Alignment of mapped ranges in WebGPU, in bytes."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ class Readback:
         counters.maps += 1
         counters.bytes_read += size
         device.host.read += perf_counter() - start
-        return np.frombuffer(data, np.uint8)[:size]
+        return data[:size]
 
     def close(self) -> None:
         """Free the staging buffers."""
@@ -150,7 +147,7 @@ class Readback:
             staging.destroy()
         self._kept.clear()
 
-    def _read(self, staging: Any, size: int, submission: Submission, awake_after: int) -> bytearray:
+    def _read(self, staging: Any, size: int, submission: Submission, awake_after: int) -> Bytes:
         if self._native is not None:
             gpu = self._device.wgpu
             data = self._native.read(gpu, staging, size, submission.index, awake_after)
@@ -160,7 +157,7 @@ class Readback:
         # The copy has been submitted already, so the extra submit of "READ" is not needed.
         self._device.implementation.wait(staging.map_async("READ_NOSYNC", 0, size))
         try:
-            return bytearray(staging.read_mapped(0, size, copy=False))
+            return np.frombuffer(staging.read_mapped(0, size, copy=False), np.uint8).copy()
         finally:
             staging.unmap()
 

@@ -20,6 +20,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import INT8_DOT, Capabilities
 from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena, DryRunDevice
+from rdrr_device.uploads import UploadBuffer
 from rdrr_format.errors import FormatError, GenerationError, RdrrError
 from rdrr_manifests.graph import Graph, RopeSpec, VisionGraph
 from rdrr_manifests.graph.ops import WeightKind, uses
@@ -109,7 +110,7 @@ class GpuTower:
     def _free_buffers(self) -> None:
         buffers, self._buffers = self._buffers, None
         if buffers is not None:
-            buffers.arena.dispose()
+            buffers.close()
 
     def close(self) -> None:
         """Free the memory of the tower."""
@@ -157,7 +158,7 @@ def tower_footprint(
     patches = _room_for(most_patches(processor, context))
     loaded, buffers = dry_run_tower(package, graph, capabilities, policy, patches)
     stored = sum(package.tensor(use.name).size for use in graph.weights())
-    return TowerFootprint(loaded.arena.size, buffers.arena.size, staging_bytes(stored))
+    return TowerFootprint(loaded.arena.size, buffers.size, staging_bytes(stored))
 
 
 def dry_run_tower(
@@ -311,6 +312,22 @@ class TowerBuffers:
         cache = KvCache.allocate(arena, loaded.model.graph, patches, loaded.cache_dtype)
         self.parts = lower_tower(loaded.graph, of_patches, of_tokens, cache, self.inputs)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the buffers, staging memory of the patches included."""
+        return self.arena.size + self.inputs.patches.size
+
+    @cached_property
+    def _upload(self) -> UploadBuffer:
+        """Staging memory of the patches, which are tens of megabytes for each image."""
+        return UploadBuffer(self._device, "patches", self.inputs.patches.size)
+
+    def close(self) -> None:
+        """Free the memory."""
+        if "_upload" in vars(self):
+            self._upload.close()
+        self.arena.dispose()
+
     @cached_property
     def _executor(self) -> DispatchExecutor:
         return DispatchExecutor(self._device)
@@ -331,7 +348,7 @@ class TowerBuffers:
         vision, write = self._loaded.graph.vision, self._device.write
         sampling = vision.position_sampling
         nearest, factors = places.interpolation(vision.position_grid, sampling)
-        write(self.inputs.patches, np.ascontiguousarray(image.patches))
+        self._upload.write(self.inputs.patches, [image.patches])
         write(self.inputs.nearest, np.ascontiguousarray(nearest.astype(np.uint32)))
         write(self.inputs.factors, np.ascontiguousarray(factors))
         if vision.rope_theta is not None:
@@ -347,11 +364,14 @@ class TowerBuffers:
         """Run the tower and return the results of the merged parts, in their order."""
         vision = self._loaded.graph.vision
         tokens = patches // vision.merge_size**2
+        size = F32_BYTES * tokens * vision.output_size
+        # The host copies the taps while the device computes the layers behind them.
+        fetches = []
         for part, prepared in self._prepared:
             self._executor.run(prepared, tokens if part.is_merged else patches)
-        size = F32_BYTES * tokens * vision.output_size
-        outs = [part.out for part in self.parts if part.is_merged]
-        read = self._device.fetch(*(out.range(0, size) for out in outs)).collect()
+            if part.is_merged:
+                fetches.append(self._device.fetch(part.out.range(0, size)))
+        read = [fetch.collect()[0] for fetch in fetches]
         results = [values.view(np.float32).reshape(tokens, -1) for values in read]
         if not all(np.isfinite(values[:, :1]).all() for values in results):
             raise GenerationError("the vision tower gave values that are not finite")

@@ -24,6 +24,7 @@ from rdrr_format.extras import import_extra
 from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape, Scalar
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
+    Bytes,
     Implementation,
     RawCalls,
     WebGpuName,
@@ -196,7 +197,7 @@ class DawnCalls(RawCalls):
 
     def read(
         self, device: Any, staging: Any, size: int, submission: int, awake_after: int = 0
-    ) -> bytearray | None:
+    ) -> Bytes | None:
         """See `RawCalls.read`; Dawn itself knows which submission fills the buffer."""
         del device, submission
         ffi, lib, libf = self._ffi, self._lib, self._api.libf
@@ -218,7 +219,7 @@ class DawnCalls(RawCalls):
         libf.wgpuInstanceProcessEvents(self._instance)  # drops the futures of ended submissions
         if statuses != [lib.WGPUMapAsyncStatus_Success]:
             return None
-        data = bytearray(ffi.buffer(libf.wgpuBufferGetConstMappedRange(buffer, 0, size), size))
+        data = self._copied(libf.wgpuBufferGetConstMappedRange(buffer, 0, size), size)
         libf.wgpuBufferUnmap(buffer)
         return data
 

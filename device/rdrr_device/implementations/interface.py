@@ -14,11 +14,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.capabilities import MatrixShape
 
 WebGpuName = Literal["wgpu", "dawn"]
+
+Bytes = npt.NDArray[np.uint8]
 
 Launch = tuple[Any, Any, int, int, int]
 """C handles of the pipeline and the bind group, and the number of workgroups along x, y and z."""
@@ -70,7 +74,7 @@ class RawCalls(ABC):
     @abstractmethod
     def read(
         self, device: Any, staging: Any, size: int, submission: int, awake_after: int = 0
-    ) -> bytearray | None:
+    ) -> Bytes | None:
         """Wait for a submission and return the first bytes of a mappable buffer.
 
         Later submissions are not waited for.
@@ -86,6 +90,14 @@ class RawCalls(ABC):
         Returns:
             The bytes, or None if the device is lost.
         """
+
+    def _copied(self, mapped: Any, size: int) -> Bytes:
+        """Return a copy of mapped memory, whose address is a C pointer.
+
+        numpy asks the system for large pages, without which a copy of megabytes mostly waits for
+        pages.
+        """
+        return np.frombuffer(self._ffi.buffer(mapped, size), np.uint8).copy()
 
     @abstractmethod
     def timestamp_period(self, device: Any) -> float:

@@ -19,6 +19,7 @@ from rdrr_format.errors import DeviceError
 from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
+    Bytes,
     Implementation,
     RawCalls,
     WebGpuName,
@@ -98,7 +99,7 @@ class WgpuCalls(RawCalls):
 
     def read(
         self, device: Any, staging: Any, size: int, submission: int, awake_after: int = 0
-    ) -> bytearray | None:
+    ) -> Bytes | None:
         """See `RawCalls.read`."""
         ffi, lib, libf = self._ffi, self._lib, self._api.libf
         statuses: list[int] = []
@@ -116,8 +117,7 @@ class WgpuCalls(RawCalls):
             is_empty = libf.wgpuDevicePoll(device._internal, True, until)
         if statuses != [lib.WGPUMapAsyncStatus_Success]:
             return None
-        mapped = libf.wgpuBufferGetConstMappedRange(buffer, 0, size)
-        data = bytearray(ffi.buffer(mapped, size))
+        data = self._copied(libf.wgpuBufferGetConstMappedRange(buffer, 0, size), size)
         libf.wgpuBufferUnmap(buffer)
         return data
 

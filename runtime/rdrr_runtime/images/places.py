@@ -67,9 +67,10 @@ class Places:
 
         The first half of the pairs is rotated by the row, the second by the column.
         """
-        places = np.stack([self.rows, self.columns], axis=1)[..., None]
-        angles = (places * axis_frequencies(theta, head_dim)).reshape(len(self.rows), -1)
-        return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+        places = np.stack([self.rows, self.columns], axis=1)
+        angles = np.arange(max(self.size))[:, None] * axis_frequencies(theta, head_dim)
+        rotations = np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+        return rotations[places].reshape(len(places), -1, 2)
 
     def interpolation(self, grid: int, sampling: PositionSampling = "bilinear") -> tuple[I32, F32]:
         """Return the four rows of a position embedding around each patch, and their weights.
