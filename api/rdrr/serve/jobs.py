@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from rdrr_format.errors import RdrrError
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
@@ -50,7 +53,7 @@ class Job:
 
     Attributes:
         prompt: Token ids, which fit the context.
-        deliver: Called with each event, in the worker's thread.
+        deliver: Called with each event, see `deliver_all`.
         max_tokens: Most new tokens.
         sampling: How the next token is chosen.
         stop: Strings that end the text.
@@ -61,6 +64,7 @@ class Job:
         work: What the worker calls with the model, in place of generating a text.
         context_shift: Number of first ids that a context shift keeps; None if it does not shift.
         timeout: Seconds after which the job ends with an error; None for no limit.
+        loop: The event loop that calls `deliver`; None for the thread that has the event.
         cancelled: Whether nobody waits for the text any more.
         begun: When the job was made, in seconds.
     """
@@ -77,6 +81,7 @@ class Job:
     work: Callable[[Model], Any] | None = None
     context_shift: int | None = None
     timeout: float | None = None
+    loop: AbstractEventLoop | None = None
     cancelled: bool = False
     begun: float = field(default_factory=perf_counter)
 
@@ -94,3 +99,25 @@ class Job:
         free = self.response_format is None or self.response_format.get("type") == "text"
         alone = self.work is not None or self.context_shift is not None
         return free and not alone and self.logprobs is None and not self.sampling.logit_bias
+
+
+def deliver_all(news: Iterable[tuple[Job, Event]]) -> None:
+    """Deliver events, all those of an event loop together.
+
+    Waking a loop is a system call, in which the thread gives up Python's lock: the thread of a
+    model would lose it to that of the sockets for each of its texts.
+    """
+    loops: dict[AbstractEventLoop | None, list[tuple[Job, Event]]] = {}
+    for job, event in news:
+        loops.setdefault(job.loop, []).append((job, event))
+    for loop, part in loops.items():
+        if loop is None:
+            _deliver(part)
+        else:
+            with suppress(RuntimeError):  # a closed loop has nobody who waits
+                loop.call_soon_threadsafe(_deliver, part)
+
+
+def _deliver(news: Sequence[tuple[Job, Event]]) -> None:
+    for job, event in news:
+        job.deliver(event)

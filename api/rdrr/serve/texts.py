@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -148,17 +149,19 @@ class Texts:
     ) -> None:
         self._service = service
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
         manifest, context = service.model.package.manifest, service.model.info.context
         self.jobs: list[Job] = []
         shift = request.kept_ids
-        options |= {"context_shift": shift, "timeout": service.limit(request.timeout)}
+        limit = service.limit(request.timeout)
+        options |= {"context_shift": shift, "timeout": limit, "loop": loop}
         for prompt in prompts:
             service.check_prompt(prompt, shifts=shift is not None)
             room = context if shift is not None else context - len(prompt) + 1
             most = max_tokens or room
             for copy in range(request.n):
                 sampling = request.sampling(manifest.architecture.vocab_size, copy)
-                deliver = self._deliver(len(self.jobs))
+                deliver = partial(self._arrived, len(self.jobs))
                 count = most if shift is not None else min(room, most)
                 self.jobs.append(Job(prompt, deliver, count, sampling, request.stops, **options))
         self._open = set(range(len(self.jobs)))
@@ -207,13 +210,8 @@ class Texts:
         self._service.worker.cancel(*(self.jobs[number] for number in self._open))
         self._open.clear()
 
-    def _deliver(self, number: int) -> Callable[[Event], None]:
-        loop = asyncio.get_running_loop()
-
-        def deliver(event: Event) -> None:
-            loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
-
-        return deliver
+    def _arrived(self, number: int, event: Event) -> None:
+        self._events.put_nowait((number, event))
 
 
 async def call(service: Service, work: Callable[[Model], Any]) -> Any:
@@ -230,10 +228,7 @@ async def call(service: Service, work: Callable[[Model], Any]) -> Any:
         if not done.cancelled():
             done.set_result(event)
 
-    def deliver(event: Event) -> None:
-        loop.call_soon_threadsafe(arrived, event)
-
-    job = Job((), deliver, 0, work=work)
+    job = Job((), arrived, 0, work=work, loop=loop)
     service.worker.submit(job)
     try:
         event = await done

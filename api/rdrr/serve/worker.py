@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.errors import DeviceError, RdrrError
 
-from rdrr.serve.jobs import Event, Job
+from rdrr.serve.jobs import Event, Job, deliver_all
 from rdrr.serve.lanes import Lanes, Reports
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Worker:
         self._changed = threading.Condition()
         self._jobs: list[Job] = []
         self._new: deque[Job] = deque()
+        self._news: list[tuple[Job, Event]] = []
         self._stopping = self._draining = False
         self._loaded = threading.Event()
         self._thread = threading.Thread(target=self._main, name="rdrr-serve", daemon=True)
@@ -136,6 +137,7 @@ class Worker:
             self._loaded.set()
             while self._take_jobs(lanes):
                 lanes.step()
+                self._send()
 
     def _take_jobs(self, lanes: Lanes) -> bool:
         """Wait for work and hand new jobs on; return False when the worker stops."""
@@ -149,7 +151,12 @@ class Worker:
     def _deliver(self, job: Job, event: Event) -> None:
         if event.is_last:  # before anybody can ask what still runs
             self._ended(job)
-        job.deliver(event)
+        self._news.append((job, event))
+
+    def _send(self) -> None:
+        """Deliver the events of a step."""
+        news, self._news = self._news, []
+        deliver_all(news)
 
     def _ended(self, job: Job) -> None:
         with self._changed:
@@ -161,9 +168,9 @@ class Worker:
             self.failure = error
             jobs, self._jobs, self._new = self._jobs, [], deque()
             self._changed.notify_all()
-        for job in jobs:
-            if not job.cancelled:
-                job.deliver(Event(error=DeviceError("the model has failed", found=error)))
+        failure = Event(error=DeviceError("the model has failed", found=error))
+        self._news += [(job, failure) for job in jobs if not job.cancelled]
+        self._send()
         if not isinstance(error, RdrrError):
             with suppress(OSError, ValueError):  # a full disk or a closed log ends no server
                 traceback.print_exception(error)

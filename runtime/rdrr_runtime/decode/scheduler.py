@@ -224,9 +224,11 @@ class Scheduler:
             rows += text.take_rows(left, self._backend)
         if not rows:
             return []
-        delivered = self._end_round()
+        # The device runs these rows while the host turns the ids of the round into text.
+        if self._round is not None:
+            self._round.fence_rest()
         self._backend.fill(rows)
-        return delivered
+        return self._end_round()
 
     def _waits_for(self, text: ScheduledText, earlier: Sequence[ScheduledText]) -> bool:
         """Return whether an earlier text is about to run rows that a text can copy.
@@ -319,7 +321,7 @@ class _Round:
         self._feed: Feed | None = backend.feed_rows([text.row for text in texts], sampled=sampled)
         # No row may run beyond its context, so the text with the fewest tokens left ends the round.
         self._left = min(text.left(backend.context) for text in texts)
-        self._ahead = 0
+        self._ahead, self._has_rest = 0, False
 
     @property
     def is_done(self) -> bool:
@@ -343,13 +345,18 @@ class _Round:
             self._submit(feed, self._ahead)
         return self._collect(feed)
 
+    def fence_rest(self) -> None:
+        """Start to read the ids of the passes that are ahead; no pass may follow."""
+        if self._feed is not None and self._ahead:
+            self._feed.fence()
+            self._left -= self._ahead
+            self._ahead, self._has_rest = 0, True
+
     def rest(self) -> list[list[int]]:
         """Return the ids of the passes that are ahead."""
-        if self._feed is None or not self._ahead:
+        self.fence_rest()
+        if self._feed is None or not self._has_rest:
             return [[] for _ in self.texts]
-        self._feed.fence()
-        self._left -= self._ahead
-        self._ahead = 0
         return self._collect(self._feed)
 
     def _submit(self, feed: Feed, count: int) -> None:

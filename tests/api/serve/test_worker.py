@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Sequence
@@ -94,6 +95,41 @@ def test_a_job_that_nobody_waits_for_gives_its_place_to_another(worker):
     worker.submit(after)
     assert len(ids_of(received)) == 3
     assert worker.jobs == 0
+
+
+class CountingLoop:
+    """An event loop that counts how often it is woken, and calls at once."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def call_soon_threadsafe(self, call, news: Sequence[object]) -> None:
+        self.calls.append(len(news))
+        call(news)
+
+
+def test_the_events_of_a_step_wake_their_event_loop_once(worker):
+    prompts = [worker.model.encode(prompt) for prompt in PROMPTS[: worker.slots]]
+    loop = CountingLoop()
+    jobs = [job(prompt, 9, loop=loop) for prompt in prompts]
+    plain = [job(prompt, 9) for prompt in prompts]
+    for batch in (jobs, plain):
+        worker.submit(*(each for each, _ in batch))
+        batch[:] = [(each, ids_of(received)) for each, received in batch]
+    assert [ids for _, ids in jobs] == [ids for _, ids in plain]
+    assert max(loop.calls) == len(prompts)
+    assert len(loop.calls) < sum(loop.calls)
+
+
+def test_events_for_a_closed_loop_do_not_end_the_worker(worker):
+    prompt = worker.model.encode(PROMPTS[0])
+    closed = asyncio.new_event_loop()
+    closed.close()
+    forgotten, _ = job(prompt, 3, loop=closed)
+    after, received = job(prompt, 3)
+    worker.submit(forgotten, after)
+    assert len(ids_of(received)) == 3
+    assert worker.restarts == 0
 
 
 def test_too_many_jobs_are_refused_all_together(worker):
