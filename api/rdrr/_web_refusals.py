@@ -43,6 +43,8 @@ def refuse_package(package: Package) -> None:
 def _refuse_tokenizer(package: Package) -> None:
     """Refuse a package whose tokenizer browsers would read differently.
 
+    A manifest alone, whose tokenizer is not beside it, is accepted: prompts are token ids then.
+
     Raises:
         FormatError: It is one.
     """
@@ -51,6 +53,10 @@ def _refuse_tokenizer(package: Package) -> None:
 
     from rdrr._web_text import unread_in_browsers
 
+    named = package.manifest.tokenizer and package.manifest.tokenizer.file
+    # Only a manifest alone can lack it: `open_package` refuses a folder whose files are missing.
+    if not named or not package.store.exists(named):
+        return
     content = package.tokenizer_bytes()
     tokenizer = None if content is None else parse_json(content, JSON_BOUNDS)
     unread = unread_in_browsers(tokenizer) if isinstance(tokenizer, dict) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import rdrr
-from rdrr_format.errors import FormatError, UsageError
+from rdrr_format.errors import FormatError, ManifestError, UsageError
 from rdrr_format.integrity import hash_bytes
 from rdrr_runtime.program.files import at_context, read_program
 from support import tiny_tokenizers as tiny
@@ -170,6 +170,18 @@ def test_a_tokenizer_that_browsers_read_differently_is_refused_by_its_step(packa
         else:
             with pytest.raises(FormatError, match="the normalizer Nmt"):
                 rdrr.web(package, targets=[device])
+
+
+def test_a_manifest_without_its_tokenizer_has_programs_for_token_ids(package, device, tmp_path):
+    manifest = tmp_path / "alone" / "manifest.json"
+    manifest.parent.mkdir()
+    shutil.copy(package / "manifest.json", manifest)
+    assert rdrr.web(manifest, targets=[device]).programs
+    index = json.loads((manifest.parent / "web" / "index.json").read_text(encoding="utf-8"))
+    assert index["text"] == {}
+    (package / "tokenizer.json").unlink()
+    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+        rdrr.web(package, targets=[device])
 
 
 def test_compressed_shards_are_refused(package, device):
