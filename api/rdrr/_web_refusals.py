@@ -69,21 +69,6 @@ def _refuse_tokenizer(package: Package) -> None:
         )
 
 
-def unseen_in_browsers(package: Package) -> str | None:
-    """Return why browsers show the model of a package no images; None if they do, or it sees none.
-
-    The runtime in the browser resizes images, and counts their tokens, as some recipes say.
-    """
-    vision, processor = package.manifest.vision, package.manifest.processor
-    if vision is None or processor is None:
-        return None
-    if processor.sizing != "pixel_bounds":
-        return f"images of the sizing {processor.sizing!r}"
-    if vision.seen_whole is not None:
-        return "tokens of images that attend to later ones"
-    return None
-
-
 POOLINGS = ("cls", "last", "mean")
 ACTIVATIONS = ("gelu", "identity", "relu", "silu", "tanh")
 """What browsers make embeddings with, as `web/src/engine/pooling.ts` does."""
