@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rdrr_format.errors import StoreError, UsageError
 from rdrr_format.locations import local_path
@@ -40,7 +40,7 @@ class Conversation:
         self._model = model
         self._template = template
         self.messages: list[dict[str, Any]] = []
-        self._shown: list[Path] = []
+        self._shown: dict[str, list[Path]] = {"image": [], "video": []}
         self.instruct(system)
 
     def instruct(self, system: str | None) -> None:
@@ -51,16 +51,22 @@ class Conversation:
         """Drop all messages but the system message."""
         self.messages = [message for message in self.messages if message["role"] == "system"][:1]
 
-    def show(self, file: str | Path) -> None:
-        """Add an image to the next question, which may say `<image>` where it belongs.
+    def show(self, file: str | Path, kind: Literal["image", "video"] = "image") -> None:
+        """Add an image or a video to the next question.
+
+        The question may say `<image>` or `<video>` where it belongs.
+
+        Args:
+            file: The file; of a video an animation, or a folder of frames.
+            kind: What it is.
 
         Raises:
             StoreError: There is no such file.
         """
         path = local_path(file).absolute()
-        if not path.is_file():
-            raise StoreError("there is no such image", where=path)
-        self._shown.append(path)
+        if not (path.is_file() or (kind == "video" and path.is_dir())):
+            raise StoreError(f"there is no such {kind}", where=path)
+        self._shown[kind].append(path)
 
     def ask(self, text: str, **options: Any) -> Generation:
         """Ask a question and return the answer as it is generated.
@@ -71,8 +77,9 @@ class Conversation:
             text: The message of the user.
             options: Arguments of `Model.chat`.
         """
-        shown, self._shown = self._shown, []  # an image that is refused is not asked about again
-        content = content_with_images(text, shown)
+        # What is refused is not asked about again.
+        shown, self._shown = self._shown, {kind: [] for kind in self._shown}
+        content = content_with_images(text, shown["image"], shown["video"])
         asked = [*self.messages, {"role": "user", "content": content}]
         generation = self._model.chat(asked, template=self._template, **options)
         self.messages = asked

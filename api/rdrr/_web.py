@@ -18,12 +18,7 @@ from rdrr_format.misuse import explained
 from rdrr_format.stores import replace_file, store_errors
 
 from rdrr._backends import resolve_hints
-from rdrr._web_refusals import (
-    check_loads,
-    check_serves,
-    refuse_package,
-    unseen_in_browsers,
-)
+from rdrr._web_refusals import check_loads, check_serves, refuse_package
 from rdrr._web_shards import shard_facts
 
 if TYPE_CHECKING:
@@ -73,7 +68,7 @@ class WebFiles:
         directory: The folder that was written.
         package: URL of the package, relative to that folder where it is a path.
         programs: The programs, the best first.
-        towers: The programs of the vision tower, likewise; none if browsers see no images.
+        towers: The programs of the vision tower, likewise; none if the model sees no images.
         page: Names and bytes, compressed by gzip, of the files of the page.
     """
 
@@ -128,6 +123,7 @@ def web(
     """
     from rdrr_manifests.locate import locate
     from rdrr_manifests.package import open_package
+    from rdrr_runtime.program.towers import make_tower_program
 
     if directory is None and is_url(path):
         message = "a package that is not on this machine needs a `directory`"
@@ -143,7 +139,10 @@ def web(
         described,
         lambda device: _program(package, device, policy, longest=longest, kv_dtype=kv_dtype),
     )
-    towers = _planned(described, lambda device: _tower(package, device, policy, longest))
+    towers = _planned(
+        described,
+        lambda device: make_tower_program(package, device, policy, most_tokens=longest),
+    )
     index: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -231,17 +230,6 @@ def _program(
     program = make_program(package, capabilities, policy, most_context=longest, kv_dtype=kv_dtype)
     check_serves(package, program)
     return program
-
-
-def _tower(
-    package: Package, capabilities: Capabilities, policy: Policy, longest: int
-) -> Program | None:
-    """Return the program of the vision tower; None if browsers show the model no images."""
-    from rdrr_runtime.program.towers import make_tower_program
-
-    if unseen_in_browsers(package) is not None:
-        return None
-    return make_tower_program(package, capabilities, policy, most_tokens=longest)
 
 
 def _entry(program: Program, content: bytes) -> dict[str, Any]:

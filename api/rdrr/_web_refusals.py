@@ -43,6 +43,8 @@ def refuse_package(package: Package) -> None:
 def _refuse_tokenizer(package: Package) -> None:
     """Refuse a package whose tokenizer browsers would read differently.
 
+    A manifest alone, whose tokenizer is not beside it, is accepted: prompts are token ids then.
+
     Raises:
         FormatError: It is one.
     """
@@ -51,6 +53,10 @@ def _refuse_tokenizer(package: Package) -> None:
 
     from rdrr._web_text import unread_in_browsers
 
+    named = package.manifest.tokenizer and package.manifest.tokenizer.file
+    # Only a manifest alone can lack it: `open_package` refuses a folder whose files are missing.
+    if not named or not package.store.exists(named):
+        return
     content = package.tokenizer_bytes()
     tokenizer = None if content is None else parse_json(content, JSON_BOUNDS)
     unread = unread_in_browsers(tokenizer) if isinstance(tokenizer, dict) else None
@@ -61,21 +67,6 @@ def _refuse_tokenizer(package: Package) -> None:
             found=unread,
             hint="browsers run models with other tokenizers only",
         )
-
-
-def unseen_in_browsers(package: Package) -> str | None:
-    """Return why browsers show the model of a package no images; None if they do, or it sees none.
-
-    The runtime in the browser resizes images, and counts their tokens, as some recipes say.
-    """
-    vision, processor = package.manifest.vision, package.manifest.processor
-    if vision is None or processor is None:
-        return None
-    if processor.sizing != "pixel_bounds":
-        return f"images of the sizing {processor.sizing!r}"
-    if vision.seen_whole is not None:
-        return "tokens of images that attend to later ones"
-    return None
 
 
 POOLINGS = ("cls", "last", "mean")

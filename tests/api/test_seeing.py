@@ -17,6 +17,7 @@ import rdrr
 import torch
 from rdrr._chat import Conversation
 from rdrr._sight import content_with_images
+from rdrr.cli import chat
 from rdrr.serve.worker import Worker
 from rdrr_format.errors import DeviceError, FormatError, GenerationError, StoreError, UsageError
 from rdrr_runtime.backend import images_of
@@ -363,6 +364,23 @@ def test_a_conversation_keeps_its_images(model, tmp_path):
     assert again.messages == talk.messages
     with pytest.raises(StoreError, match="no such image"):
         talk.show(tmp_path / "b.png")
+
+
+def test_a_conversation_shows_videos_beside_images(model, tmp_path):
+    (tmp_path / "a.webp").write_bytes(ANIMATION)
+    (tmp_path / "a.png").write_bytes(png(PICTURES[0]))
+    talk = Conversation(model)
+    chat._command(talk, f"/video {tmp_path / 'a.webp'}")
+    chat._command(talk, f"/image {tmp_path / 'a.png'}")
+    asked = talk.ask("a <video>? <image>", max_tokens=1)
+    parts = [*VIDEO["content"], text(" "), image_part(PICTURES[0])]
+    parts[2:4] = [text("? ")]
+    assert list(asked.prompt_ids) == list(model.chat([user(*parts)], max_tokens=1).prompt_ids)
+    with pytest.raises(StoreError, match="no such video"):
+        talk.show(tmp_path / "b.webp", "video")
+    with pytest.raises(StoreError, match="no such image"):
+        talk.show(tmp_path)  # frames in a folder are a video
+    talk.show(tmp_path, "video")
 
 
 FORMS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import rdrr
-from rdrr_format.errors import FormatError, UsageError
+from rdrr_format.errors import FormatError, ManifestError, UsageError
 from rdrr_format.integrity import hash_bytes
 from rdrr_runtime.program.files import at_context, read_program
 from support import tiny_tokenizers as tiny
@@ -79,7 +79,7 @@ def test_programs_and_an_index_are_written_beside_a_package_that_stays_as_it_is(
 SEEING = Path(__file__).parents[1] / "data" / "small-qwen3-vl"
 
 
-def test_a_model_that_sees_has_programs_of_its_tower_if_browsers_know_its_recipe(tmp_path, device):
+def test_a_model_that_sees_has_programs_of_its_tower(tmp_path, device):
     folder = tmp_path / "package"
     rdrr.convert(SEEING, folder, quantize="f16", shard_size=1 << 19)
     written = rdrr.web(folder, targets=[device])
@@ -92,10 +92,6 @@ def test_a_model_that_sees_has_programs_of_its_tower_if_browsers_know_its_recipe
     # Texts do not wait for the weights of the tower.
     assert index["loads"] == [0]
     assert index["size"] == (folder / "shard_00000.bin").stat().st_size
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    fixed = manifest["processor"] | {"sizing": "fixed", "height": 32, "width": 32}
-    change_manifest(folder, processor=fixed)
-    assert rdrr.web(folder, targets=[device]).towers == ()
 
 
 def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(package):
@@ -170,6 +166,18 @@ def test_a_tokenizer_that_browsers_read_differently_is_refused_by_its_step(packa
         else:
             with pytest.raises(FormatError, match="the normalizer Nmt"):
                 rdrr.web(package, targets=[device])
+
+
+def test_a_manifest_without_its_tokenizer_has_programs_for_token_ids(package, device, tmp_path):
+    manifest = tmp_path / "alone" / "manifest.json"
+    manifest.parent.mkdir()
+    shutil.copy(package / "manifest.json", manifest)
+    assert rdrr.web(manifest, targets=[device]).programs
+    index = json.loads((manifest.parent / "web" / "index.json").read_text(encoding="utf-8"))
+    assert index["text"] == {}
+    (package / "tokenizer.json").unlink()
+    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+        rdrr.web(package, targets=[device])
 
 
 def test_compressed_shards_are_refused(package, device):

@@ -19,8 +19,10 @@ from support.chromium import NOT_INSTALLED, find_chromium, find_firefox, run_in_
 from support.commands import EXAMPLE, ROOT
 from support.encoders import make_encoder, save_encoder
 from support.greedy_ids import check_greedy_ids
-from support.image_prompts import image_part, text, user
+from support.image_prompts import SEEN, image_part, text, user
+from support.images import drawn_image
 from support.random_models import save_model
+from support.seeing_checkpoints import KINDS, write_seeing
 from support.sentence_checkpoints import add_modules
 from train_seeing import QUESTION
 
@@ -411,6 +413,27 @@ def test_a_model_that_sees_says_what_is_in_pictures(tmp_path):
     # The image of the first turn is encoded once, and its tokens are found in the cache.
     cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in report["answers"]]
     assert cached[3] > 9 > cached[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", KINDS)
+def test_pictures_have_the_tokens_and_the_answers_of_python(name, tmp_path):
+    write_seeing(tmp_path / "model", np.random.default_rng(1_000_003), name)
+    exact = {"quantize": "f32", "vision_quantize": "f32"}
+    rdrr.convert(tmp_path / "model", tmp_path / "package", **exact)
+    package = with_programs(tmp_path / "package", tmp_path)
+    first = user(text("a "), image_part(drawn_image(90, 150)), text("b?"))
+    answer = {"role": "assistant", "content": "user"}
+    turns = [[first], [SEEN], [first, answer, SEEN]]
+    requests = [{"messages": turn, "max_tokens": 8, **GREEDY} for turn in turns]
+    report = run_case("answers", package, requests, tmp_path)
+    with rdrr.load(package, context=512) as model:
+        for turn, answered in zip(turns, report["answers"], strict=True):
+            generation = model.chat(turn, max_tokens=8, temperature=0)
+            generation.read()
+            assert answered["usage"]["prompt_tokens"] == len(generation.prompt_ids)
+            (only,) = answered["choices"]
+            assert only["message"]["token_ids"] == list(generation.token_ids)
 
 
 @pytest.mark.thorough

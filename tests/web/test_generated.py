@@ -20,8 +20,9 @@ from rdrr_runtime.images.places import Places
 from rdrr_runtime.images.rows import SeenImages, SequencePositions
 from rdrr_runtime.images.tower import ImageFeatures
 from rdrr_runtime.records import RECORDS
+from rdrr_runtime.text.image_places import ImagePlaces
 from support.commands import ROOT
-from support.images import QWEN
+from support.images import GEMMA3, GEMMA4, IDEFICS3, QWEN
 from support.packages import random_bytes
 
 WEB = ROOT / "web"
@@ -75,6 +76,14 @@ SMALL = QWEN.model_copy(
 LAST = SMALL.model_copy(
     update={"patch_order": "raster", "channel_order": "last", "temporal_patch_size": 1}
 )
+TILED = IDEFICS3.model_copy(
+    update={
+        "patch_size": 4,
+        "height": 8,
+        "width": 8,
+        "tiles": IDEFICS3.tiles.model_copy(update={"longest_side": 20}),
+    }
+)
 FILTERS = ("box", "bilinear", "hamming", "bicubic", "lanczos")
 NEW_SIZES = ((20, 9), (7, 31))
 """One of both is smaller than the image and the other larger, and the other way round."""
@@ -97,41 +106,66 @@ def image_vectors():
     return {
         "pixels": _base64(pixels),
         "resized": resized,
-        "sizes": [[*size, *resized_by(QWEN, tuple(size))] for size in asked],
-        "patches": [_patches(recipe, image) for recipe in (SMALL, LAST)],
-        "places": [_places(sampling) for sampling in ("bilinear", "nearest", "separate")],
+        "sizes": [
+            {"recipe": _stated(recipe), "sizes": [_sized(recipe, tuple(size)) for size in asked]}
+            for recipe in (QWEN, IDEFICS3, GEMMA3, GEMMA4)
+        ],
+        "patches": [_patches(recipe, image) for recipe in (SMALL, LAST, TILED)],
+        "places": [
+            *(_places(sampling, (0, 0)) for sampling in ("bilinear", "nearest", "separate")),
+            _places("nearest", (1, 2)),
+        ],
+        "texts": [
+            _text(QWEN, (4, 0, 0)),
+            *(_text(IDEFICS3, (4, *tiles)) for tiles in ((0, 0), (2, 3))),
+        ],
         "prompt": {"ids": PROMPT, "positions": _positions(0), "continued": _positions(5)},
     }
 
 
-def resized_by(recipe, size):
-    """Return the height and width that an image gets; the browser refuses what Python refuses."""
+def _sized(recipe, size):
+    """Return a size, the one that an image gets, and its tokens; zeros where Python refuses it."""
     try:
-        return sizes.resized(recipe, size)
+        new = sizes.resized(recipe, size)
     except GenerationError:
-        return (0, 0)
+        return (*size, 0, 0, 0)
+    return (*size, *new, sizes.token_count(recipe, new))
 
 
 def _resized(image, name, size):
     return image.resize(size[::-1], RESAMPLING.index(name))
 
 
+def _stated(recipe):
+    return recipe.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 def _patches(recipe, image):
-    stated = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {"recipe": stated, "values": _base64(image_patches(recipe, image).patches)}
+    cut = image_patches(recipe, image)
+    return {"recipe": _stated(recipe), "tiles": cut.tiles, "values": _base64(cut.patches)}
 
 
-def _places(sampling):
-    patches = np.zeros((24, 12), np.float32)
+def _places(sampling, tiles):
+    pictures = tiles[0] * tiles[1] + 1
+    patches = np.zeros((24 * pictures, 12), np.float32)
     vision = Vision.model_construct(patch_inputs=12, merge_size=2)
-    places = Places.of(vision, ImagePatches(patches, (1, 6, 4)))
+    places = Places.of(vision, ImagePatches(patches, (pictures, 6, 4), tiles))
     nearest, factors = places.interpolation(9, sampling)
     return {
         "sampling": sampling,
+        "tiles": tiles,
         "nearest": nearest.reshape(-1).tolist(),
         "factors": _base64(factors),
         "rope": _base64(places.rope_table(10_000.0, 16)),
     }
+
+
+def _text(recipe, layout):
+    """Return what stands for an image in a prompt, given tokens, rows and columns of tiles."""
+    each, *tiles = layout
+    text = ImagePlaces(recipe, [layout]).filled(recipe.placeholder)
+    tokens = each * (tiles[0] * tiles[1] + 1)
+    return {"recipe": _stated(recipe), "tokens": tokens, "tiles": tiles, "text": text}
 
 
 def _positions(base):

@@ -28,6 +28,7 @@ _HELP = """\
 /reset         forget the conversation, but keep the system message
 /system TEXT   start again with this system message, or without one if TEXT is omitted
 /image FILE    show an image to the model, with the next message
+/video FILE    show a video: an animation, or a folder of frames
 /save FILE     write the conversation to a file, as JSON
 /load FILE     read a conversation that /save wrote
 /exit          leave; so does the end of the input
@@ -181,6 +182,7 @@ def _command(conversation: Conversation, line: str) -> bool:
         "reset": conversation.reset,
         "system": lambda: conversation.instruct(rest or None),
         "image": lambda: conversation.show(_file(name, rest)),
+        "video": lambda: conversation.show(_file(name, rest), "video"),
         "save": lambda: conversation.save(_file(name, rest)),
         "load": lambda: conversation.load(_file(name, rest)),
     }

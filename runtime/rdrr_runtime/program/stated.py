@@ -151,7 +151,13 @@ def _images(tables: Tables, plan: Plan, context: int) -> vision.Images | None:
         for spec, table in (images.ropes if images.images.has_axes else ())
     )
     features = tuple(tables.range(part) for part in images.features)
-    return vision.Images(first=images.first, features=features, width=images.width, ropes=ropes)
+    return vision.Images(
+        first=images.first,
+        features=features,
+        width=images.width,
+        ropes=ropes,
+        whole=images.are_seen_whole(1),  # in layers with a window if in any
+    )
 
 
 def _side_by_side(tables: Tables) -> dict[str, str]:

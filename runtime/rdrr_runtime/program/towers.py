@@ -23,8 +23,8 @@ from rdrr_runtime.program.tables import Tables
 from rdrr_runtime.program.vision import Tower, TowerPart, TowerStep
 from rdrr_runtime.sequences.step import Step
 
-MULTIPLE: Final = FEWEST_PATCHES
-"""Numbers of patches that buffers have room for are multiples of this."""
+FEWEST_TOKENS: Final = 64
+"""Numbers of tokens that buffers have room for are multiples of this: fewer have other kernels."""
 
 
 def make_tower_program(
@@ -50,8 +50,9 @@ def make_tower_program(
     graph, processor = package.vision_graph, package.manifest.processor
     if graph is None or processor is None:
         return None
-    most = -(-most_patches(processor, most_tokens) // MULTIPLE)
-    contexts = Contexts(least=MULTIPLE, most=most * MULTIPLE, multiple=MULTIPLE)
+    multiple = max(FEWEST_PATCHES, FEWEST_TOKENS * graph.vision.merge_size**2)
+    most = -(-most_patches(processor, most_tokens) // multiple) * multiple
+    contexts = Contexts(least=multiple, most=most, multiple=multiple)
 
     def at(patches: int) -> Program:
         tower = dry_run_tower(package, graph, capabilities, policy, patches)

@@ -32,12 +32,14 @@ class Images(ProgramModel):
         features: Index of the range of the features of each part, f32 [rows, width].
         width: Values of a row of features, zeros behind those of the tower.
         ropes: The tables of rotations; none if positions of images are slots.
+        whole: Whether rows of an image attend to all of it, so that it must run in one pass.
     """
 
     first: Index
     features: tuple[Index, ...]
     width: Size
     ropes: tuple[ImageRope, ...]
+    whole: bool = False
 
 
 class TowerStep(ProgramModel):

@@ -14,6 +14,7 @@ from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.program.export import make_program
 from rdrr_runtime.program.files import at_context, program_bytes, read_program
 from rdrr_runtime.program.towers import make_tower_program
+from support.seeing_checkpoints import write_seeing
 
 CHECKPOINT = Path(__file__).parents[2] / "data" / "small-qwen3-vl"
 PATCHES = 64
@@ -53,6 +54,23 @@ def test_a_tower_has_one_program_for_images_of_all_sizes(package, program):
         assert sizes(at_context(program, patches)) == sizes(at_context(alone, patches))
         assert at_context(program, patches) == at_context(alone, patches)
     assert tower_of(package, 64).contexts.most == 256  # what the context has room for
+
+
+def test_a_tower_whose_tokens_are_of_nine_patches_has_one_program(rng, tmp_path):
+    write_seeing(tmp_path / "model", rng, "gemma4")
+    rdrr.convert(tmp_path / "model", tmp_path / "package", quantize="f16")
+    package = open_package(tmp_path / "package")
+    recipe = package.manifest.processor.model_copy(update={"max_tokens": 192})
+    manifest = package.manifest.with_(processor=recipe)
+    manifest.save(tmp_path / "package" / "manifest.json")
+    package = open_package(tmp_path / "package")
+    multiple = 64 * package.manifest.vision.merge_size**2
+    program = tower_of(package, 192)
+    assert (program.contexts.least, program.contexts.multiple) == (multiple, multiple)
+    for times in (1, 2, 3):
+        assert at_context(program, times * multiple) == at_context(
+            tower_of(package, 64 * times), times * multiple
+        )
 
 
 def test_the_parts_of_a_tower_leave_taps_and_embeddings(program):

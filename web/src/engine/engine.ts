@@ -78,7 +78,7 @@ export class Engine extends Answers {
     const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     const { images } = player.program;
     const { processor: recipe } = manifest;
-    this.sight = images && recipe && opened.tower ? new Sight(new SeenImages(images.first), recipe, () => this.room, () => openTower(this.source, this.opened)) : null;
+    this.sight = images && recipe && opened.tower ? new Sight(new SeenImages(images), recipe, () => this.room, () => openTower(this.source, this.opened)) : null;
     this.texts = new Texts(text, player.program, options.grammar, this.sight, (prompt, generation) => this.continued(prompt, generation));
     this.lost = new Promise((resolve) => (this.lostFor = resolve));
     this.sequence = this.newSequence();

@@ -1,5 +1,5 @@
 import { RdrrError } from '../errors.js';
-import { patchesOf, tokensOf } from '../images/patches.js';
+import { patchesOf, tokensOf, type Patches } from '../images/patches.js';
 import { SeenImages, type SeenImage } from '../images/seen.js';
 import { pixelsOf, type ImageSource } from '../images/sources.js';
 import type { Tower } from '../images/tower.js';
@@ -80,7 +80,7 @@ export function takenImages(messages: readonly ChatMessage[]): [messages: readon
   return [plain, sources];
 }
 
-async function keyOf({ values, rows, columns }: { values: Float32Array<ArrayBuffer>; rows: number; columns: number }): Promise<string> {
+async function keyOf({ values, rows, columns, tiles }: Patches): Promise<string> {
   const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', values));
-  return `${rows}x${columns} ${Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
+  return `${tiles.join('x')} ${rows}x${columns} ${Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
 }

@@ -2,13 +2,13 @@
 import { RdrrError } from '../errors.js';
 import { rotationsOf } from '../player/rotations.js';
 import type { Tower } from '../program/schema.js';
-import { placesOf, type Patches } from './patches.js';
+import { picturesOf, placesOf, type Patches } from './patches.js';
 
 type Neighbours = [first: number, second: number, weight: number];
 
 /** Return cosines and sines for each patch, [patches, pairs, 2]: the first half of the pairs by its row, the second by its column. */
-export function rotations({ rows, columns }: Patches, { frequencies = [], merge }: Tower): Float32Array<ArrayBuffer> {
-  const places = [...placesOf(rows, columns, merge)];
+export function rotations(patches: Patches, { frequencies = [], merge }: Tower): Float32Array<ArrayBuffer> {
+  const places = placesIn(patches, merge);
   return rotationsOf(places.length, [...frequencies, ...frequencies], (row, pair) => places[row]![pair < frequencies.length ? 0 : 1]);
 }
 
@@ -18,10 +18,11 @@ export function interpolation(patches: Patches, { grid, merge, sampling }: Tower
   if (sampling === 'separate' && Math.max(rows, columns) > grid) {
     throw new RdrrError('usage', `the image has more patches in a row or column than the tower has positions: expected at most ${grid}, found ${rows} x ${columns}`);
   }
-  const nearest = new Uint32Array(4 * rows * columns);
-  const factors = new Float32Array(4 * rows * columns);
+  const places = placesIn(patches, merge);
+  const nearest = new Uint32Array(4 * places.length);
+  const factors = new Float32Array(4 * places.length);
   let at = 0;
-  for (const [row, column] of placesOf(rows, columns, merge)) {
+  for (const [row, column] of places) {
     if (sampling === 'separate') {
       nearest.set([column, grid + row], at);
       factors.set([1, 1], at);
@@ -35,6 +36,11 @@ export function interpolation(patches: Patches, { grid, merge, sampling }: Tower
     at += 4;
   }
   return [nearest, factors];
+}
+
+/** Return the places of all patches, each in its own picture. */
+function placesIn({ rows, columns, tiles }: Patches, merge: number): [row: number, column: number][] {
+  return Array.from({ length: picturesOf(tiles) }, () => [...placesOf(rows, columns, merge)]).flat();
 }
 
 /** Return the neighbours of a place on an axis of a grid, whose corners are those of the image. */

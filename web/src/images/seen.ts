@@ -1,13 +1,16 @@
 // The images that a model has seen. Each token of one has an id behind those of text, so that texts with images are
 // compared, and their beginnings reused, like any others.
 import { RdrrError } from '../errors.js';
+import type { Images } from '../program/schema.js';
+import { picturesOf, type TileGrid } from './patches.js';
 
 /** What stands in place of the tokens of an image: the embeddings, then what is added after the first layers. */
 export interface Features {
   parts: readonly Float32Array[];
-  /** Rows and columns of tokens. */
+  /** Rows and columns of the tokens of a tile; without tiles of the image. */
   rows: number;
   columns: number;
+  tiles: TileGrid;
 }
 
 export interface SeenImage extends Features {
@@ -27,11 +30,17 @@ export interface Run {
 const MOST_BYTES = 256 << 20; // of features that are kept for later prompts
 
 export class SeenImages {
+  readonly first: number;
+  /** Whether the position of a token of an image counts in time, height and width; if not, it is its slot. */
+  readonly hasAxes: boolean;
+  private readonly whole: boolean;
   private next: number;
   private readonly byKey = new Map<string, SeenImage>(); // in the order of their last use
 
-  constructor(readonly first: number) {
-    this.next = first;
+  constructor({ first, ropes, whole = false }: Pick<Images, 'first' | 'ropes' | 'whole'>) {
+    [this.first, this.next] = [first, first];
+    this.hasAxes = ropes.length > 0;
+    this.whole = whole;
   }
 
   /** Return the image of a key, which is encoded if it is a new one. */
@@ -41,7 +50,7 @@ export class SeenImages {
       this.byKey.delete(key);
     } else {
       const features = await encode();
-      image = { ...features, first: this.next, tokens: features.rows * features.columns };
+      image = { ...features, first: this.next, tokens: features.rows * features.columns * picturesOf(features.tiles) };
       this.next += image.tokens;
     }
     this.byKey.set(key, image);
@@ -74,6 +83,15 @@ export class SeenImages {
     return runs;
   }
 
+  /** Return where a pass over ids from `begin` on ends: at `end`, unless that cuts an image that must run in one pass. */
+  border(ids: readonly number[], begin: number, end: number): number {
+    if (!this.whole || end >= ids.length || ids[end]! < this.first) return end;
+    const image = this.of(ids[end]!);
+    const start = end - (ids[end]! - image.first);
+    if (begin < start) return start;
+    throw new RdrrError('usage', `an image has ${image.tokens} tokens, which must run in one pass: expected at most ${end - begin}; take a smaller one`);
+  }
+
   private of(id: number): SeenImage {
     for (const image of this.byKey.values()) if (id >= image.first && id < image.first + image.tokens) return image;
     throw new RdrrError('usage', 'an image of the prompt is forgotten: ask again');
@@ -91,7 +109,7 @@ export class Positions {
   of(ids: readonly number[], base: number): [number, number, number][] {
     this.marks = this.marks.filter(({ slot }) => slot <= base);
     let behind = this.marks.at(-1)?.behind ?? 0;
-    const runs = this.images.runs(ids);
+    const runs = this.images.hasAxes ? this.images.runs(ids) : [];
     return ids.map((_, row) => {
       const run = runs[0];
       const slot = base + row;

@@ -54,6 +54,10 @@ export interface ProcessorBlock {
   resample: string;
   minPixels?: number;
   maxPixels?: number;
+  maxTokens?: number;
+  height?: number; // after resizing, or of a tile
+  width?: number;
+  tiles?: { longestSide: number; before: string; rowAfter?: string; after?: string };
   rescaleFactor: number;
   mean: readonly number[];
   deviation: readonly number[];

@@ -85,6 +85,8 @@ export interface Images {
   width: number;
   /** The tables of rotations; none if positions of images are slots. */
   ropes: readonly ImageRope[];
+  /** Whether rows of an image attend to all of it, so that it must run in one pass. */
+  whole?: boolean;
 }
 
 /** A compute pipeline. */

@@ -223,7 +223,8 @@ export class Sequence {
     while (this.cached.length < prompt.length) {
       const start = this.cached.length;
       const pass = passFor(program.passes, prompt.length - start);
-      const tokens = prompt.slice(start, start + pass.rows);
+      const end = start + pass.rows;
+      const tokens = prompt.slice(start, this.images?.border(prompt, start, end) ?? end);
       const slots = tokens.map((_, row) => start + row);
       const isLast = start + tokens.length === prompt.length;
       const running = isLast ? toToken(pass) : pass.body;

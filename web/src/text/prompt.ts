@@ -15,8 +15,14 @@ export interface PromptOptions {
 
 /** The images of a prompt in its order, each with the ids of its tokens, and what stands for them in texts. */
 export interface PromptImages {
-  readonly images: readonly { readonly first: number; readonly tokens: number }[];
-  readonly recipe: { readonly placeholder: string; readonly token: string; readonly before?: string; readonly after?: string };
+  readonly images: readonly { readonly first: number; readonly tokens: number; readonly tiles: readonly [rows: number, columns: number] }[];
+  readonly recipe: {
+    readonly placeholder: string;
+    readonly token: string;
+    readonly before?: string;
+    readonly after?: string;
+    readonly tiles?: { readonly before: string; readonly rowAfter?: string; readonly after?: string };
+  };
 }
 
 export class ChatPrompt {
@@ -92,10 +98,7 @@ export class ChatPrompt {
   #filled(text: string): string {
     const { images, recipe } = this.#options.images ?? {};
     if (!images || !recipe) return text;
-    return text.replaceAll(recipe.placeholder, () => {
-      const tokens = images[this.#places++]?.tokens ?? 0;
-      return `${recipe.before ?? ''}${recipe.token.repeat(tokens)}${recipe.after ?? ''}`;
-    });
+    return text.replaceAll(recipe.placeholder, () => imageText(recipe, images[this.#places++]));
   }
 
   // Ids with those of the images in place of their tokens.
@@ -114,6 +117,19 @@ export class ChatPrompt {
     let next = 0;
     return ids.map((id) => (id === token ? expected[next++]! : id));
   }
+}
+
+/** Return what stands for an image in a prompt: its tiles, then the whole image. Rows and columns count from 1. */
+export function imageText(recipe: PromptImages['recipe'], image?: Pick<PromptImages['images'][number], 'tokens' | 'tiles'>): string {
+  const { tokens, tiles: [rows, columns] } = image ?? { tokens: 0, tiles: [0, 0] }; // a place without an image is refused later
+  const { before = '', rowAfter = '', after = '' } = recipe.tiles ?? {};
+  const picture = recipe.token.repeat(tokens / (rows * columns + 1));
+  let text = '';
+  for (let row = 1; row <= rows; row += 1) {
+    for (let column = 1; column <= columns; column += 1) text += before.replaceAll('{row}', `${row}`).replaceAll('{column}', `${column}`) + picture;
+    text += rowAfter;
+  }
+  return `${text}${rows ? after : ''}${recipe.before ?? ''}${picture}${recipe.after ?? ''}`;
 }
 
 type Plain = Readonly<Record<string, unknown>>;
