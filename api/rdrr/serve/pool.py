@@ -19,6 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from rdrr.serve.worker import BusyError
 
 if TYPE_CHECKING:
+    from rdrr_manifests.models import Manifest
+
     from rdrr.serve.metrics import Metrics
     from rdrr.serve.texts import Service
 
@@ -33,6 +35,7 @@ class Offer:
     Attributes:
         name: Name of the model.
         aliases: Further names that requests may use.
+        manifest: Its manifest.
         open: Loads it; the argument is the largest number of bytes of memory, None for no limit.
         service: What the routes need; None while it is not loaded.
         users: Requests that have it now.
@@ -41,6 +44,7 @@ class Offer:
 
     name: str
     aliases: tuple[str, ...]
+    manifest: Manifest
     open: Callable[[int | None], Service]
     service: Service | None = None
     users: int = 0
@@ -198,5 +202,6 @@ def pool_of(service: Service) -> Pool:
     def opened(_: int | None) -> Service:
         return service
 
-    offer = Offer(service.name, service.aliases, opened, service)
+    manifest = service.model.package.manifest
+    offer = Offer(service.name, service.aliases, manifest, opened, service)
     return Pool([offer], service.metrics, service.started)
