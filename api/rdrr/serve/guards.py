@@ -126,6 +126,8 @@ class Guards:
             return error_response(
                 401, "the key is missing or wrong", "invalid_request_error", "invalid_api_key"
             )
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return error_response(415, "send the body without compression", "invalid_request_error")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
             return too_large()

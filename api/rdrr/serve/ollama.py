@@ -331,6 +331,7 @@ async def show(service: Service, _: ShowRequest) -> Response:
             "details": _details(manifest),
             "model_info": {
                 "general.architecture": family,
+                "general.basename": service.name,
                 f"{family}.context_length": service.model.info.context,
             },
             "capabilities": [name for name, has in capabilities.items() if has],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -59,6 +60,13 @@ def test_a_body_is_bounded_by_what_it_says_and_by_what_it_is(server):
             connection.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         connection.sendall(b"0\r\n\r\n")
         assert b" 413 " in connection.recv(4096).splitlines()[0]
+
+
+def test_a_compressed_body_is_refused_as_that(server):
+    body = json.dumps(ASKED).encode()
+    status, answer = post(server, "/v1/completions", gzip.compress(body), content_encoding="gzip")
+    assert (status, "compression" in answer["error"]["message"]) == (415, True)
+    assert post(server, "/v1/completions", body, content_encoding="identity")[0] == 200
 
 
 def test_only_names_of_this_machine_are_served_on_loopback(server):
