@@ -309,6 +309,8 @@ def _part(part: Any, where: str, role: Any, fetch: Fetch | None) -> dict[str, An
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind in ("text", "input_text") and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
+    if kind == "refusal" and role == "assistant" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
     if kind not in ("image_url", "input_image", "video_url") or role != "user":
         raise UsageError(
             "only text, images and videos of the user are served",

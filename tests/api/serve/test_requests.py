@@ -69,6 +69,14 @@ def test_values_that_other_servers_document_have_their_meaning():
     assert sampling(top_k=3, top_p=0.5) == SamplingParams(temperature=1.0, top_k=3, top_p=0.5)
 
 
+def test_a_refusal_in_the_history_is_text_of_the_assistant():
+    part = {"type": "refusal", "refusal": "No."}
+    (said,) = ChatRequest(messages=[{"role": "assistant", "content": [part]}]).plain_messages()
+    assert said == {"role": "assistant", "content": "No."}
+    with pytest.raises(UsageError, match="refusal"):
+        ChatRequest(messages=[{"role": "user", "content": [part]}]).plain_messages()
+
+
 @pytest.mark.parametrize("value", [0, 0.0, "0", "0s", "0h0m0s"])
 def test_a_model_that_is_kept_for_no_time_is_unloaded(value):
     assert OllamaGenerateRequest(keep_alive=value).unloads
