@@ -92,7 +92,7 @@ def application(
         served: The packages that are served, or the only one.
         key: What a client must know; None for no key.
         hosts: Names by which the server may be called; None for any.
-        origins: Origins of pages that may read the answers.
+        origins: Origins of pages that may send requests and read answers.
         package: The package whose files the page may run; None for none.
         replica: Name of this server among several that answer the same requests.
     """

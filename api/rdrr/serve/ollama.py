@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from hashlib import sha256
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -352,7 +351,7 @@ def entry(offer: Offer, name: str) -> dict[str, Any]:
         "model": name,
         "modified_at": _time(),
         "size": manifest.total_size,
-        "digest": sha256(manifest.model_dump_json(by_alias=True).encode()).hexdigest(),
+        "digest": offer.digest,
         "details": _details(manifest),
     }
 

@@ -10,6 +10,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,11 @@ class Offer:
     service: Service | None = None
     users: int = 0
     used: float = 0.0
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the manifest, which names the package's content."""
+        return sha256(self.manifest.model_dump_json(by_alias=True).encode()).hexdigest()
 
     @property
     def is_idle(self) -> bool:
