@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -209,20 +208,12 @@ class Texts:
         self._open.clear()
 
     def _deliver(self, number: int) -> Callable[[Event], None]:
-        put = _in_loop(self._events.put_nowait)
-        return lambda event: put((number, event))
+        loop = asyncio.get_running_loop()
 
+        def deliver(event: Event) -> None:
+            loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
 
-def _in_loop(callback: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a function that any thread may call, by which this loop calls another function."""
-    loop = asyncio.get_running_loop()
-
-    def called(value: Any) -> None:
-        # A server that stops closes the loop while texts still run. That is no fault of the model.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(callback, value)
-
-    return called
+        return deliver
 
 
 async def call(service: Service, work: Callable[[Model], Any]) -> Any:
@@ -232,13 +223,17 @@ async def call(service: Service, work: Callable[[Model], Any]) -> Any:
         BusyError: Too many jobs wait.
         RdrrError: The function has failed.
     """
-    done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Event] = loop.create_future()
 
     def arrived(event: Event) -> None:
         if not done.cancelled():
             done.set_result(event)
 
-    job = Job((), _in_loop(arrived), 0, work=work)
+    def deliver(event: Event) -> None:
+        loop.call_soon_threadsafe(arrived, event)
+
+    job = Job((), deliver, 0, work=work)
     service.worker.submit(job)
     try:
         event = await done
