@@ -259,7 +259,7 @@ class _ByteLevelDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._utf8.decode(b"".join(map(_byte_level, prompt[-_LONGEST:]))[-_LONGEST:])
         # The text of the prompt ends with a replacement for an incomplete character.
-        self._shown = _REPLACEMENT if self._utf8.getstate()[0] else ""
+        self._shown = REPLACEMENT if self._utf8.getstate()[0] else ""
 
     def push(self, token: str) -> str:
         return self._new(self._utf8.decode(_byte_level(token)))
@@ -276,7 +276,7 @@ class _ByteLevelDecoder:
         return text
 
 
-_REPLACEMENT = "\ufffd"
+REPLACEMENT = "\ufffd"
 """What stands for bytes that are not UTF-8."""
 
 
@@ -301,6 +301,15 @@ def _byte_level(token: str) -> bytes:
         return bytes([_BYTES[character] for character in token])
     except KeyError:
         return token.encode("utf-8")
+
+
+def bytes_of(token: str) -> bytes:
+    """Return the bytes that a token stands for whose text is no whole character.
+
+    Args:
+        token: The token, as a vocabulary of bytes has it.
+    """
+    return bytes.fromhex(token[3:5]) if _is_byte(token) else _byte_level(token)
 
 
 def _has_text(join: Join, tokens: Sequence[str], step: int = 64) -> bool:

@@ -44,7 +44,7 @@ def serve(
     ] = None,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Origin of pages that may read answers (repeatable)."),
+        typer.Option(metavar="ORIGIN", help="Origin of pages that may send requests (repeatable)."),
     ] = None,
     template: Annotated[
         str | None,

@@ -237,6 +237,10 @@ _EMPTY: Mapping[str, dict[str, Any]] = {
 """How a block begins in a stream."""
 
 
+_SIGNATURE = {"type": "signature_delta", "signature": ""}
+"""The last part of thoughts, by which Anthropic's service knows that they are its own."""
+
+
 async def _stream(model: str, chat: Chat) -> AsyncIterator[str]:
     (message,) = chat.messages
     blocks = _Blocks()
@@ -279,6 +283,8 @@ class _Blocks:
 
     def close(self) -> Iterator[str]:
         """Yield the end of the open block."""
+        if self._open == "thinking":  # clients that get none drop the thoughts from the history
+            yield self._event("content_block_delta", delta=_SIGNATURE)
         if self._open is not None:
             yield self._event("content_block_stop")
             self._open = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from rdrr_format.errors import DeviceError, RdrrError
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -31,7 +32,6 @@ from rdrr.serve.requests import (
     ChatCompletionRequest,
     ChatRequest,
     CompletionRequest,
-    ignored_fields,
 )
 from rdrr.serve.response_requests import ResponsesRequest
 from rdrr.serve.responses import Responses
@@ -92,7 +92,7 @@ def application(
         served: The packages that are served, or the only one.
         key: What a client must know; None for no key.
         hosts: Names by which the server may be called; None for any.
-        origins: Origins of pages that may read the answers.
+        origins: Origins of pages that may send requests and read answers.
         package: The package whose files the page may run; None for none.
         replica: Name of this server among several that answer the same requests.
     """
@@ -101,7 +101,7 @@ def application(
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )
-    guards = Middleware(Guards, key=key, hosts=hosts)
+    guards = Middleware(Guards, key=key, hosts=hosts, origins=origins)
     return Starlette(
         routes=[
             *(
@@ -160,11 +160,14 @@ class _Routes:
 
         async def route(request: Request) -> Response:
             asked: Any = await _read(request, kind)
-            ignored = ignored_fields(asked)
+            ignored = asked.ignored
             async with self._pool.lend(asked.model) as service:
                 response = await _while_connected(request, answer(service, asked))
                 counter = service.metrics.requests
                 counter.labels(request.url.path, str(response.status_code)).inc()
+            if asked.unloads:
+                offer = self._pool.offer(asked.model)
+                response.background = BackgroundTask(self._pool.unload, offer)
             if names := [name for name in ignored if _NAME.fullmatch(name)]:
                 response.headers[IGNORED] = ", ".join(names)
             return response
@@ -364,8 +367,12 @@ def _refusal(error: RdrrError) -> JSONResponse:
 def _invalid(error: ValidationError) -> JSONResponse:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = [str(part) for part in problem["loc"] if part != "parameters"]
-    message = f"{'.'.join(path)}: {problem['msg']}" if path else problem["msg"]
+    message = ": ".join([*filter(None, [".".join(path)]), problem["msg"].removeprefix(_OURS)])
     return error_response(400, message, "invalid_request_error", param=next(iter(path), None))
+
+
+_OURS = "Value error, "
+"""What pydantic puts before a message that is not its own."""
 
 
 def _busy(_: BusyError) -> JSONResponse:

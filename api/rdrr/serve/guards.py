@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -65,18 +66,39 @@ def in_form_of(path: str, response: JSONResponse) -> JSONResponse:
     return JSONResponse(body, response.status_code, headers)
 
 
+_READS = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing."""
+
+_ELSEWHERE = ("cross-site", "same-site")
+"""What a browser says of a request whose page has another origin than the server."""
+
+_BEARER = re.compile("^bearer +", re.IGNORECASE)
+
+
 class Guards:
     """Refuses requests that no route should see.
+
+    A page of another origin could not read an answer, but could let the server generate, or unload
+    a package. Browsers say where a request comes from, and other programs say nothing.
 
     Args:
         app: The routes.
         key: What a client must know; None for no key.
         hosts: Names that the header `Host` may have; None for any. A page elsewhere whose name
             leads to this machine could read answers otherwise.
+        origins: Origins of pages that may send requests; `*` for all.
     """
 
-    def __init__(self, app: App, *, key: str | None, hosts: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        key: str | None,
+        hosts: Collection[str] | None,
+        origins: Iterable[str] = (),
+    ) -> None:
         self._app, self._key, self._hosts = app, key, hosts
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or hand it on."""
@@ -84,33 +106,47 @@ class Guards:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope["path"], headers)
+        refusal = self._refusal(scope["method"], scope["path"], headers)
         if refusal is not None:
             await in_form_of(scope["path"], refusal)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
-        host = _name(headers.get("host", ""))
-        if self._hosts is not None and host not in self._hosts:
+    def _refusal(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
+        host = headers.get("host")  # HTTP/1.0 has none, and no browser speaks that
+        if self._hosts is not None and host is not None and _name(host) not in self._hosts:
             return error_response(403, "this host is not served", "invalid_request_error")
+        if method not in _READS and self._is_foreign(headers):
+            return error_response(
+                403,
+                "pages of this origin may not send requests; `--cors ORIGIN` lets them",
+                "invalid_request_error",
+            )
         if self._key is not None and path not in OPEN and not self._knows_key(headers):
             return error_response(
                 401, "the key is missing or wrong", "invalid_request_error", "invalid_api_key"
             )
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return error_response(415, "send the body without compression", "invalid_request_error")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
             return too_large()
         return None
 
+    def _is_foreign(self, headers: Headers) -> bool:
+        """Return whether a request is that of a page which may not read answers."""
+        is_elsewhere = headers.get("sec-fetch-site") in _ELSEWHERE
+        return is_elsewhere and self._origins.isdisjoint(("*", headers.get("origin")))
+
     def _knows_key(self, headers: Headers) -> bool:
-        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        stated = headers.get("x-api-key") or _BEARER.sub("", headers.get("authorization", ""))
         assert self._key is not None
-        return hmac.compare_digest(given.encode(), self._key.encode())
+        return hmac.compare_digest(stated.encode("latin-1"), self._key.encode())
 
 
 def _name(host: str) -> str:
-    """Return the name in a header `Host`, without its port."""
+    """Return the name in a header `Host`, without its port and in small letters."""
+    host = host.lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.rpartition(":")[0] if ":" in host else host

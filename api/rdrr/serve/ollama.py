@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 from rdrr_format.errors import RdrrError, UsageError
@@ -23,11 +23,17 @@ from rdrr.serve.requests import Body, ChatRequest, CompletionRequest, image_part
 from rdrr.serve.scoring import EmbeddingRequest, embedded, usage
 from rdrr.serve.texts import Answer, Service, Texts, timings
 
+if TYPE_CHECKING:
+    from rdrr_manifests.models import Manifest
+
 _OPTIONS = (
     "temperature", "top_k", "top_p", "min_p", "seed", "stop", "repeat_penalty",
     "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 DEFAULT_TEMPERATURE = 0.8
+
+VERSION = "0.12.0"
+"""Version of Ollama whose routes these are. Editors compare it with the oldest that they take."""
 
 
 class Options(Body):
@@ -35,6 +41,11 @@ class Options(Body):
 
     num_predict: int = -1
     """Most new tokens; as many as fit if it is not positive."""
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the options that the server does not know."""
+        return [name for name in self.model_extra or {} if name not in _OPTIONS]
 
 
 class OllamaRequest(Body):
@@ -45,6 +56,11 @@ class OllamaRequest(Body):
     format: str | dict[str, Any] | None = None
     options: Options = Field(default_factory=Options)
     think: bool | str | None = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`; the options are named too."""
+        return [*super().ignored, *(f"options.{name}" for name in self.options.ignored)]
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -102,7 +118,7 @@ async def embed(service: Service, request: EmbeddingRequest) -> Response:
 async def chat(service: Service, request: OllamaChatRequest) -> Response:
     """Answer `/api/chat`."""
     if not request.messages:
-        return _loaded(service, {"message": {"role": "assistant", "content": ""}})
+        return _loaded(service, request, {"message": {"role": "assistant", "content": ""}})
     asked = ChatRequest(
         messages=[_message(message) for message in request.messages],
         tools=request.tools,
@@ -122,7 +138,7 @@ async def generate(service: Service, request: OllamaGenerateRequest) -> Response
     if request.raw:
         return await _raw(service, request, service.model.encode(request.prompt))
     if not request.prompt and not request.images:
-        return _loaded(service, {"response": ""})
+        return _loaded(service, request, {"response": ""})
     system = [{"role": "system", "content": request.system}] if request.system else []
     said = {"role": "user", "content": request.prompt, "images": request.images}
     asked = ChatRequest(
@@ -133,9 +149,10 @@ async def generate(service: Service, request: OllamaGenerateRequest) -> Response
     return await _respond(service, request, await Chat.begin(service, asked), _Generated())
 
 
-def _loaded(service: Service, said: Mapping[str, Any]) -> Response:
-    """Return the answer to a request without a prompt, by which clients load a model."""
-    line = _line(service, {**said, "done": True, "done_reason": "load"})
+def _loaded(service: Service, request: OllamaRequest, said: Mapping[str, Any]) -> Response:
+    """Return the answer to a request without a prompt, by which clients load or unload a model."""
+    reason = "unload" if request.unloads else "load"
+    line = _line(service, {**said, "done": True, "done_reason": reason})
     return Response(line, media_type="application/json")
 
 
@@ -234,7 +251,7 @@ async def _sent(request: OllamaRequest, lines: AsyncIterator[str]) -> Response:
 
 def _line(service: Service, fields: Mapping[str, Any]) -> str:
     head = {"model": service.name, "created_at": _time()}
-    return json.dumps({**head, **fields}, ensure_ascii=False) + "\n"
+    return sse.as_line({**head, **fields}) + "\n"
 
 
 def _end(message: Message, begun: int) -> dict[str, Any]:
@@ -310,9 +327,10 @@ async def show(service: Service, _: ShowRequest) -> Response:
             "modelfile": "",
             "parameters": "",
             "template": source,
-            "details": _details(service),
+            "details": _details(manifest),
             "model_info": {
                 "general.architecture": family,
+                "general.basename": service.name,
                 f"{family}.context_length": service.model.info.context,
             },
             "capabilities": [name for name, has in capabilities.items() if has],
@@ -322,21 +340,19 @@ async def show(service: Service, _: ShowRequest) -> Response:
 
 async def version(_: Request) -> Response:
     """Answer `/api/version`."""
-    from rdrr_format.version import __version__
-
-    return JSONResponse({"version": __version__})
+    return JSONResponse({"version": VERSION})
 
 
 def entry(offer: Offer, name: str) -> dict[str, Any]:
     """Return what `/api/tags` says of a name of a package."""
-    service = offer.service
+    manifest = offer.manifest
     return {
         "name": name,
         "model": name,
         "modified_at": _time(),
-        "size": 0 if service is None else service.model.package.manifest.total_size,
-        "digest": "",
-        "details": {} if service is None else _details(service),
+        "size": manifest.total_size,
+        "digest": offer.digest,
+        "details": _details(manifest),
     }
 
 
@@ -345,8 +361,7 @@ def sizes(service: Service) -> dict[str, int]:
     return {"size_vram": service.worker.memory, "context_length": service.model.info.context}
 
 
-def _details(service: Service) -> dict[str, Any]:
-    manifest = service.model.package.manifest
+def _details(manifest: Manifest) -> dict[str, Any]:
     return {
         "parent_model": "",
         "format": "rdrr",

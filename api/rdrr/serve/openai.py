@@ -57,8 +57,8 @@ def _chat_logprobs(
         return None
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        text = model.decode([token_id])
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        raw = model._codec.token_bytes(token_id)
+        return {"token": raw.decode(errors="replace"), "logprob": logprob, "bytes": [*raw]}
 
     content = [
         {
@@ -106,22 +106,34 @@ class CompletionForm:
     ) -> dict[str, Any] | None:
         if not self.records:
             return None
-        decode = self.model.decode
-        texts, values, tops = list[str](), list[float | None](), list[dict[str, float] | None]()
+        encode = self.model._codec.token_bytes
+        texts, values, tops = list[bytes](), list[float | None](), list[dict[str, float] | None]()
         if echoes and self.echoed is not None:
             first, others = self.echoed
-            texts, values, tops = [decode([first])], [None], [None]
+            texts, values, tops = [encode(first)], [None], [None]
             tokens = [*others, *tokens]
         for token in tokens:
-            texts.append(decode([token.token_id]))
+            texts.append(encode(token.token_id))
             values.append(token.logprob)
-            tops.append({decode([token_id]): logprob for token_id, logprob in token.top})
+            tops.append({_name(encode(token_id)): logprob for token_id, logprob in token.top})
+        lengths = [len(text.decode(errors="replace")) for text in texts]
         return {
-            "tokens": texts,
+            "tokens": [*map(_name, texts)],
             "token_logprobs": values,
             "top_logprobs": tops,
-            "text_offset": [*accumulate(map(len, texts[:-1]), initial=0)] if texts else [],
+            "text_offset": [*accumulate(lengths[:-1], initial=0)] if texts else [],
         }
+
+
+def _name(token: bytes) -> str:
+    """Return the text of a token, or its bytes where it is a part of a character.
+
+    Different parts would all be the same replacement character otherwise.
+    """
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
 async def complete(service: Service, request: CompletionRequest) -> Response:
@@ -142,7 +154,7 @@ async def complete(service: Service, request: CompletionRequest) -> Response:
         logprobs=request.logprobs,
         response_format=request.response_format,
     )
-    head = _head(service, "cmpl-", "text_completion")
+    head = _head(service, request, "cmpl-", "text_completion")
     if request.stream:
         parts = _completion_parts(head, request, texts, answers, forms)
         return sse.stream(_stream(parts, texts.close))
@@ -178,14 +190,14 @@ async def chat(service: Service, request: ChatRequest) -> Response:
     """Answer `/v1/chat/completions`."""
     answers = await Chat.begin(service, request)
     if request.stream:
-        head = _head(service, "chatcmpl-", "chat.completion.chunk")
+        head = _head(service, request, "chatcmpl-", "chat.completion.chunk")
         return sse.stream(_stream(_chat_parts(head, request, answers), answers.close))
     messages = await answers.read()
     choices = [
         {"index": index, **chat_choice(service.model, message, request.top)}
         for index, message in enumerate(messages)
     ]
-    head = _head(service, "chatcmpl-", "chat.completion")
+    head = _head(service, request, "chatcmpl-", "chat.completion")
     counts = _counts([message.answer for message in messages], request)
     return JSONResponse({**head, "choices": choices, **counts})
 
@@ -194,8 +206,11 @@ def _counts(answers: Sequence[Answer], request: Request) -> dict[str, Any]:
     return {"usage": usage(answers, request.n), "timings": timings(answers)}
 
 
-def _head(service: Service, prefix: str, name: str) -> dict[str, Any]:
+def _head(service: Service, request: Request, prefix: str, name: str) -> dict[str, Any]:
+    # Where the last chunk has the counts, the others say that they have none.
+    counts = {"usage": None} if request.stream and request.has_usage_chunk else {}
     return {
+        **counts,
         "id": prefix + uuid4().hex,
         "object": name,
         "created": now(),

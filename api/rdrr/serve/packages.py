@@ -67,7 +67,8 @@ def _offer(
 ) -> Offer:
     import rdrr
 
-    name = rdrr.open_package(path, follow_links=load.follow_links).manifest.model_id
+    manifest = rdrr.open_package(path, follow_links=load.follow_links).manifest
+    name = manifest.model_id
 
     def start(room: int | None) -> Service:
         how = load if room is None else replace(load, max_vram=room)
@@ -87,7 +88,7 @@ def _offer(
             network,
         )
 
-    return Offer(name, options.aliases, start)
+    return Offer(name, options.aliases, manifest, start)
 
 
 def key_in(path: Path) -> str:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,8 @@ from starlette.concurrency import run_in_threadpool
 from rdrr.serve.worker import BusyError
 
 if TYPE_CHECKING:
+    from rdrr_manifests.models import Manifest
+
     from rdrr.serve.metrics import Metrics
     from rdrr.serve.texts import Service
 
@@ -33,6 +37,7 @@ class Offer:
     Attributes:
         name: Name of the model.
         aliases: Further names that requests may use.
+        manifest: Its manifest.
         open: Loads it; the argument is the largest number of bytes of memory, None for no limit.
         service: What the routes need; None while it is not loaded.
         users: Requests that have it now.
@@ -41,10 +46,16 @@ class Offer:
 
     name: str
     aliases: tuple[str, ...]
+    manifest: Manifest
     open: Callable[[int | None], Service]
     service: Service | None = None
     users: int = 0
     used: float = 0.0
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the manifest, which names the package's content."""
+        return sha256(self.manifest.model_dump_json(by_alias=True).encode()).hexdigest()
 
     @property
     def is_idle(self) -> bool:
@@ -198,5 +209,6 @@ def pool_of(service: Service) -> Pool:
     def opened(_: int | None) -> Service:
         return service
 
-    offer = Offer(service.name, service.aliases, opened, service)
+    manifest = service.model.package.manifest
+    offer = Offer(service.name, service.aliases, manifest, opened, service)
     return Pool([offer], service.metrics, service.started)

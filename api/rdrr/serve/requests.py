@@ -7,6 +7,7 @@ that of a field, since they are misspelt.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -48,6 +49,8 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "container": (None,),
         "prompt": (None,),
         "conversation": (None,),
+        "template": (None, ""),
+        "context": (None, []),
         "background": (None, False),
         "logprobs": (None, False),
         "top_logprobs": (None, 0),
@@ -62,7 +65,7 @@ A route that serves one of them has it as a field.
 HARMLESS = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "parallel_tool_calls", "verbosity", "prediction", "include",
-    "truncation", "keep_alive", "cache_prompt", "format", "context", "template",
+    "truncation", "cache_prompt", "format",
 })  # fmt: skip
 """Fields that are not served and change no answer of this server."""
 
@@ -76,22 +79,20 @@ SAMPLING: Mapping[str, str] = MappingProxyType(
 )
 """The sampling parameter of each field that gives one; of two spellings the one here counts."""
 
+EQUIVALENTS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"top_k": (-1, 0), "top_p": (0, 1e-6)}
+)
+"""A value that other servers document for a sampling parameter, and what says the same here.
+
+vLLM and llama.cpp take all tokens with -1; OpenAI's probabilities begin with 0, which leaves the
+most probable token.
+"""
+
+_NOTHING = re.compile("0[a-zµ0.]*")
+"""A duration of 0, as a number or with units."""
+
 ALIKE = 0.85
 """How alike the name of an unknown field and that of a field are where it is misspelt."""
-
-
-def ignored_fields(request: BaseModel) -> list[str]:
-    """Return the names of the fields that the server does not know.
-
-    Raises:
-        UsageError: A name is nearly that of a field.
-    """
-    unknown = [name for name in request.model_extra or {} if name not in HARMLESS | set(REFUSED)]
-    known = {*type(request).model_fields, *SAMPLING}
-    for name in unknown[:MOST_UNKNOWN]:
-        if nearest := get_close_matches(name[:64], known, 1, ALIKE):
-            raise UsageError(f"unknown field; did you mean {nearest[0]}?", found=name)
-    return unknown[:MOST_UNKNOWN]
 
 
 class Body(BaseModel):
@@ -103,6 +104,9 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
+    keep_alive: int | float | str | None = None
+    """How long Ollama's clients let a model stay loaded; here only 0 has a meaning."""
+
     @model_validator(mode="before")
     @classmethod
     def _check_fields(cls, data: Any) -> Any:
@@ -113,6 +117,25 @@ class Body(BaseModel):
                 instead = "; state `response_format`" if name in GRAMMARS else ""
                 raise ValueError(f"`{name}` is not served{instead}")
         return {key: value for key, value in data.items() if value is not None}
+
+    @property
+    def unloads(self) -> bool:
+        """Whether the package is unloaded after the answer, if no other request has it."""
+        return _NOTHING.fullmatch(str(self.keep_alive)) is not None
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that the server does not know.
+
+        Raises:
+            UsageError: A name is nearly that of a field.
+        """
+        unknown = [name for name in self.model_extra or {} if name not in HARMLESS | set(REFUSED)]
+        known = {*type(self).model_fields, *SAMPLING}
+        for name in unknown[:MOST_UNKNOWN]:
+            if nearest := get_close_matches(name[:64], known, 1, ALIKE):
+                raise UsageError(f"unknown field; did you mean {nearest[0]}?", found=name)
+        return unknown[:MOST_UNKNOWN]
 
 
 class Request(Body):
@@ -137,7 +160,11 @@ class Request(Body):
     def _collect_parameters(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = {name: data[key] for key, name in SAMPLING.items() if data.get(key) is not None}
+        given = {
+            name: _equivalent(name, data[key])
+            for key, name in SAMPLING.items()
+            if data.get(key) is not None
+        }
         others = {key: value for key, value in data.items() if key not in SAMPLING}
         return {**others, "parameters": {"temperature": 1.0, **given}}
 
@@ -180,6 +207,11 @@ class Request(Body):
             return {int(key): bias for key, bias in (self.logit_bias or {}).items()}
         except ValueError as error:
             raise UsageError("the keys of logit_bias are token ids", found=error) from None
+
+
+def _equivalent(name: str, value: Any) -> Any:
+    stated, meant = EQUIVALENTS.get(name, (None, None))
+    return meant if type(value) in (int, float) and value == stated else value
 
 
 class CompletionRequest(Request):
@@ -277,6 +309,8 @@ def _part(part: Any, where: str, role: Any, fetch: Fetch | None) -> dict[str, An
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind in ("text", "input_text") and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
+    if kind == "refusal" and role == "assistant" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
     if kind not in ("image_url", "input_image", "video_url") or role != "user":
         raise UsageError(
             "only text, images and videos of the user are served",

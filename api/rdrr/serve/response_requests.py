@@ -116,8 +116,12 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choice(choice: Any) -> Any:
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
+    match choice:
+        case {"type": "function"}:
+            return {"type": "function", "function": {"name": choice.get("name")}}
+        case {"type": "allowed_tools", "tools": [*tools]}:
+            allowed = {"mode": choice.get("mode"), "tools": [*map(_choice, tools)]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
     return choice
 
 

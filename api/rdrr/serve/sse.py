@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,16 @@ DONE = "data: [DONE]\n\n"
 _UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
+_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
+"""Characters at which clients cut lines that JSON does not escape."""
+
+
+def as_line(value: Any) -> str:
+    """Return a value as JSON that every client takes for a single line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", text)
+
+
 def data(value: Any, event: str | None = None) -> str:
     """Return a value as an event.
 
@@ -23,7 +34,7 @@ def data(value: Any, event: str | None = None) -> str:
         event: Its name; None for none.
     """
     name = "" if event is None else f"event: {event}\n"
-    return f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n"
+    return f"{name}data: {as_line(value)}\n\n"
 
 
 def stream(parts: AsyncIterator[str], media_type: str = "text/event-stream") -> StreamingResponse:

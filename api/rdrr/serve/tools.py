@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,13 @@ class Tools:
 
         Args:
             stated: The tools.
-            choice: `none`, `auto`, `required`, or an object with the name of a function.
+            choice: `none`, `auto`, `required`, an object with the name of a function, or one with
+                the tools that are allowed.
 
         Raises:
             UsageError: A tool is no function, or the choice means none of them.
         """
+        choice, allowed = _allowed(choice)
         forced = _forced(choice)
         if not stated or choice == "none":
             if forced is not None:
@@ -62,16 +64,17 @@ class Tools:
                 "too many tools", expected=f"at most {MOST_TOOLS}", found=len(stated), where="tools"
             )
         functions = [_function(tool, at) for at, tool in enumerate(stated)]
+        if allowed is not None:
+            names = [each["name"] for each in functions]
+            for name in allowed:
+                _check_name(name, names)
+            stated = [tool for tool, name in zip(stated, names, strict=True) if name in allowed]
+            functions = [each for each in functions if each["name"] in allowed]
         schemas = {each["name"]: each.get("parameters") or _NO_ARGUMENTS for each in functions}
         if forced == "" and len(schemas) == 1:
             (forced,) = schemas
-        if forced and forced not in schemas:
-            raise UsageError(
-                "this tool is not among the tools",
-                where="tool_choice",
-                expected=" or ".join(schemas),
-                found=forced,
-            )
+        if forced:
+            _check_name(forced, schemas)
         return cls(schemas, stated, forced)
 
     def call_format(self, form: AnswerFormat) -> tuple[dict[str, Any], str]:
@@ -119,6 +122,24 @@ def _call(keys: tuple[str, str], name: str, arguments: Schema) -> dict[str, Any]
         "required": list(keys),
         "additionalProperties": False,
     }
+
+
+def _check_name(name: str, names: Collection[str]) -> None:
+    if name not in names:
+        raise UsageError(
+            "this tool is not among the tools",
+            where="tool_choice",
+            expected=" or ".join(names),
+            found=name,
+        )
+
+
+def _allowed(choice: Any) -> tuple[Any, list[str] | None]:
+    """Return the choice among tools, and the names of those that it allows; None for all."""
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [_, *_] as tools}}:
+            return mode, [str(_forced(tool)) for tool in tools]
+    return choice, None
 
 
 def _forced(choice: Any) -> str | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from rdrr_format.bounded_json import parse_json
 from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedStream, BoundedTokenizer, Encoded
 from rdrr_format.errors import GenerationError, ManifestError
-from rdrr_format.token_stream import visible
+from rdrr_format.token_stream import REPLACEMENT, bytes_of, visible
 
 from rdrr_runtime.text.control_tokens import ControlTokens, has_marks, marked_parts
 
@@ -239,6 +239,16 @@ class TextCodec:
         """
         stream = self.stream(prompt)
         return "".join([*map(stream.feed, ids), visible(stream.rest())])
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token within a text, where it keeps its space.
+
+        Those of the tokens of a character together are the character in UTF-8. A special token has
+        none.
+        """
+        text = self.continuation(self.encode_as_is("a")[-1:], [token_id])
+        token = self.token(token_id) if REPLACEMENT in text else None
+        return text.encode("utf-8") if token is None else bytes_of(token)
 
     def stream(self, prompt: Sequence[int] = ()) -> BoundedStream:
         """Return a decoder that takes one id at a time, after those of a prompt.

@@ -81,12 +81,20 @@ def test_thoughts_text_and_calls_are_blocks_in_their_order(worker, tools_templat
         },
     ]
     asked = {"messages": history, "tools": [TOOL], "tool_choice": {"type": "auto"}, **ASKED}
-    with scripted(worker.model, SAID, SAID, template=tools_template) as (url, script):
+    with scripted(worker.model, SAID, SAID, SAID, template=tools_template) as (url, script):
         with opened(url) as client:
             answer = client.messages.create(**asked)
             with client.messages.stream(**asked) as stream:
                 final = stream.get_final_message()
+            events = [*client.messages.create(**asked, stream=True)]
         prompt = script.prompt
+    deltas = [event.delta.type for event in events if event.type == "content_block_delta"]
+    assert [*dict.fromkeys(deltas)] == [
+        "thinking_delta",
+        "signature_delta",
+        "text_delta",
+        "input_json_delta",
+    ]
     for message in (answer, final):
         thought, text, call = message.content
         assert (thought.thinking, text.text) == ("Hm.", "I look.")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from http.client import HTTPConnection
 
 import pytest
+from rdrr import LoadOptions
+from rdrr.serve.app import application
+from rdrr.serve.packages import ServeOptions, pool_of_packages
+from starlette.testclient import TestClient
 from support.serving import Running, scripted
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -103,7 +108,69 @@ def test_models_are_told_of(server):
     assert shown["capabilities"] == ["completion", "tools"]
     assert post(server, "/api/show", {"name": "other"})[0] == 404
     assert "messages" in shown["template"] or "for m in" in shown["template"]
-    assert "version" in json.loads(server.ask("GET", "/api/version")[1])
+    assert all(len(model["digest"]) == 64 and model["size"] for model in tags["models"])
+
+
+def test_the_version_is_one_that_editors_take(server):
+    """Copilot takes 0.6.4 and newer; ours says nothing to it."""
+    version = json.loads(server.ask("GET", "/api/version")[1])["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+
+
+def test_what_is_ignored_is_named(server):
+    options = {**OPTIONS, "num_ctx": 4096, "mirostat": 2}
+    asked = {"prompt": "Hello", "options": options, "stream": False, "shift": True}
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=300)
+    connection.request("POST", "/api/generate", json.dumps(asked))
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    assert response.headers["x-ignored-fields"] == "shift, options.num_ctx, options.mirostat"
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_part_of_a_stream_is_one_line_for_every_client(worker, path):
+    said = "a\u2028b\x85c\u2029d"
+    with scripted(worker.model, said) as (url, script):
+        server = Running(int(url.rpartition(":")[2]), script)
+        asked = {"model": "small-llama", "messages": MESSAGES, "stream": True}
+        _, answer = server.ask("POST", path, json.dumps(asked).encode())
+    lines = [line.removeprefix("data: ") for line in answer.decode().splitlines() if line]
+    parts = [json.loads(line) for line in lines if line != "[DONE]"]
+    deltas = [part.get("message") or part["choices"][0]["delta"] for part in parts]
+    assert "".join(delta.get("content", "") for delta in deltas) == said
+
+
+@pytest.fixture
+def packages(made_package):
+    """A server of a package that is not loaded yet."""
+    pool = pool_of_packages([str(made_package)], LoadOptions(backend="cpu"), ServeOptions())
+    yield pool
+    pool.close()
+
+
+def test_a_model_is_unloaded_after_an_answer_where_the_client_says_so(packages):
+    name = packages.offers[0].name
+    with TestClient(application(packages)) as client:
+
+        def loaded() -> list[str]:
+            return [model["name"] for model in client.get("/api/ps").json()["models"]]
+
+        unloaded = client.get("/api/tags").json()["models"]
+        asked = {"model": name, "prompt": "Hello", "options": OPTIONS}
+        assert client.post("/api/generate", json=asked | {"keep_alive": "5m"}).status_code == 200
+        assert loaded() == [name]
+        facts = client.get("/api/tags").json()["models"]
+        assert [(each["size"], each["details"]) for each in unloaded] == [
+            (each["size"], each["details"]) for each in facts
+        ]
+        client.post("/api/generate", json=asked | {"keep_alive": "0s"})
+        assert not loaded()
+        client.post("/api/generate", json={"model": name})
+        assert loaded() == [name]
+        said = client.post("/api/chat", json={"model": name, "keep_alive": 0}).json()
+        assert (said["done"], said["done_reason"]) == (True, "unload")
+        assert not loaded()
 
 
 def test_errors_are_a_text(server):

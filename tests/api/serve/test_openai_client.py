@@ -31,6 +31,7 @@ def test_a_stream_is_the_whole_text_in_parts(client):
     )
     *parts, counts = list(stream)
     assert "".join(part.choices[0].text for part in parts) == whole
+    assert all("usage" in part.model_fields_set and part.usage is None for part in parts)
     assert [part.choices[0].finish_reason for part in parts][-1] == "length"
     assert (counts.choices, counts.usage.completion_tokens) == ([], 12)
     timings = counts.timings
@@ -90,6 +91,30 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(client, worker):
         value for part in (*parts, end) for value in part.choices[0].logprobs.token_logprobs
     ]
     assert streamed == choice.logprobs.token_logprobs
+
+
+def test_the_tokens_of_a_character_have_their_bytes(client, worker):
+    """Together they are the character; a replacement character would be the same for each."""
+    text = "a 日😀"
+    ids = worker.model.encode(text)
+    asked = {"prompt": text, "echo": True, "logprobs": 20, **GREEDY | {"max_tokens": 1}}
+    recorded = client.completions.create(**asked).choices[0].logprobs
+    parts = recorded.tokens[: len(ids)]
+    raw = [bytes.fromhex(part[6:].replace("\\x", "")) for part in parts if part[:6] == "bytes:"]
+    assert b"".join(raw).decode() == "日😀"
+    assert all(len(top) >= 20 for top in recorded.top_logprobs[1:])
+    bias = {str(token): 100 for token in ids[-4:-3]}
+    said = client.chat.completions.create(
+        messages=MESSAGES, logprobs=True, logit_bias=bias, **GREEDY | {"max_tokens": 1}
+    )
+    (token,) = said.choices[0].logprobs.content
+    assert bytes(token.bytes) == "😀".encode()[:1]
+
+
+def test_a_probability_of_0_leaves_the_most_probable_token(client):
+    expected = client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+    sampled = GREEDY | {"temperature": 1.5, "top_p": 0, "seed": 5}
+    assert client.completions.create(prompt=PROMPT, **sampled).choices[0].text == expected
 
 
 def test_a_chat_is_answered_whole_and_streamed(client):

@@ -12,6 +12,9 @@ from rdrr.serve.pool import Offer, Pool
 from rdrr.serve.worker import BusyError
 from rdrr_format.errors import DeviceError, ManifestError, UsageError
 
+MANIFEST = None
+"""No test here reads it."""
+
 
 @dataclass
 class FakeWorker:
@@ -38,7 +41,7 @@ class Packages:
     workers: list[FakeWorker] = field(default_factory=list)
 
     def offers(self) -> list[Offer]:
-        return [Offer(name, (), self._opener(name)) for name in self.sizes]
+        return [Offer(name, (), MANIFEST, self._opener(name)) for name in self.sizes]
 
     def _opener(self, name):
         def opened(room: int | None) -> FakeService:
@@ -115,7 +118,7 @@ def test_a_fault_of_a_package_is_its_own():
     def broken(_: int | None) -> FakeService:
         raise ManifestError("a fault")
 
-    pool = Pool([Offer("broken", (), broken), *Packages({"a": 1}).offers()], Metrics(), 0)
+    pool = Pool([Offer("broken", (), MANIFEST, broken), *Packages({"a": 1}).offers()], Metrics(), 0)
     with pytest.raises(ManifestError):
         ask(pool, "broken")
     assert ask(pool, "a") == "a"

@@ -42,6 +42,9 @@ def test_every_sampling_parameter_is_a_field_of_a_request():
         (ResponsesRequest, {"prompt": {"id": "a"}}, False),
         (ResponsesRequest, {"background": False, "top_logprobs": 0}, True),
         (OllamaGenerateRequest, {"logprobs": True}, False),
+        (OllamaGenerateRequest, {"template": "{{ .Prompt }}"}, False),
+        (OllamaGenerateRequest, {"context": [1, 2]}, False),
+        (OllamaGenerateRequest, {"template": "", "context": []}, True),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -60,10 +63,38 @@ def test_parameters_have_their_other_names_and_null_is_the_default():
     assert sampling(temperature=None, top_k=None) == SamplingParams(temperature=1.0)
 
 
+def test_values_that_other_servers_document_have_their_meaning():
+    assert sampling(top_k=-1) == sampling(top_k=0)
+    assert 0 < sampling(top_p=0).top_p < 1e-3
+    assert sampling(top_k=3, top_p=0.5) == SamplingParams(temperature=1.0, top_k=3, top_p=0.5)
+
+
+def test_a_refusal_in_the_history_is_text_of_the_assistant():
+    part = {"type": "refusal", "refusal": "No."}
+    (said,) = ChatRequest(messages=[{"role": "assistant", "content": [part]}]).plain_messages()
+    assert said == {"role": "assistant", "content": "No."}
+    with pytest.raises(UsageError, match="refusal"):
+        ChatRequest(messages=[{"role": "user", "content": [part]}]).plain_messages()
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "0", "0s", "0h0m0s"])
+def test_a_model_that_is_kept_for_no_time_is_unloaded(value):
+    assert OllamaGenerateRequest(keep_alive=value).unloads
+
+
+@pytest.mark.parametrize("value", [None, -1, 300, 0.5, "5m", "0.5s", "-1", "", "forever"])
+def test_a_model_that_is_kept_for_some_time_is_not_unloaded(value):
+    assert not OllamaGenerateRequest(keep_alive=value).unloads
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
-    [({"top_p": 2}, UsageError), ({"top_k": "many"}, ValidationError)],
-    ids=["range", "type"],
+    [
+        ({"top_p": 2}, UsageError),
+        ({"top_k": -2}, UsageError),
+        ({"top_k": "many"}, ValidationError),
+        ({"top_k": [-1]}, ValidationError),
+    ],
 )
 def test_a_wrong_parameter_is_refused_by_name(fields, error):
     with pytest.raises(error, match=next(iter(fields))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -61,10 +62,46 @@ def test_a_body_is_bounded_by_what_it_says_and_by_what_it_is(server):
         assert b" 413 " in connection.recv(4096).splitlines()[0]
 
 
+def test_a_compressed_body_is_refused_as_that(server):
+    body = json.dumps(ASKED).encode()
+    status, answer = post(server, "/v1/completions", gzip.compress(body), content_encoding="gzip")
+    assert (status, "compression" in answer["error"]["message"]) == (415, True)
+    assert post(server, "/v1/completions", body, content_encoding="identity")[0] == 200
+
+
 def test_only_names_of_this_machine_are_served_on_loopback(server):
     assert server.ask("GET", "/health", host="evil.example")[0] == 403
     assert server.ask("GET", "/health", host=f"localhost:{server.port}")[0] == 200
+    assert server.ask("GET", "/health", host="LocalHost")[0] == 200
+    assert server.ask("GET", "/health", host="")[0] == 403
     assert hosts_of("0.0.0.0") is None
+
+
+def test_a_program_that_names_no_host_is_served(server):
+    """Balancers ask for the health in HTTP/1.0, which has no header `Host`."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
+        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b" 200 " in connection.recv(4096).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "site", "status"),
+    [
+        ((), "http://evil.example", "cross-site", 403),
+        ((), "http://localhost:3000", "same-site", 403),
+        ((), "http://127.0.0.1", "same-origin", 200),
+        ((), None, None, 200),
+        (("http://a.example",), "http://a.example", "cross-site", 200),
+        (("http://a.example",), "http://b.example", "cross-site", 403),
+        (("*",), "null", "cross-site", 200),
+    ],
+)
+def test_pages_of_other_origins_send_no_requests(worker, origins, origin, site, status):
+    stated = {"origin": origin, "sec_fetch_site": site}
+    headers = {name: value for name, value in stated.items() if value is not None}
+    with serving(worker, origins=origins) as server:
+        assert post(server, "/tokenize", {"content": "a"}, **headers)[0] == status
+        assert server.ask("GET", "/v1/models", **headers)[0] == 200
 
 
 def test_a_key_is_asked_for_everywhere_but_by_health(worker):
@@ -74,6 +111,15 @@ def test_a_key_is_asked_for_everywhere_but_by_health(worker):
         assert server.ask("GET", "/v1/models", authorization="Bearer wrong")[0] == 401
         assert server.ask("GET", "/v1/models", authorization="Bearer secret")[0] == 200
         assert server.ask("GET", "/v1/models", x_api_key="secret")[0] == 200
+        assert server.ask("GET", "/v1/models", authorization="bearer  secret")[0] == 200
+        assert server.ask("GET", "/v1/models", authorization="Basic secret")[0] == 401
+
+
+def test_a_key_may_have_any_letters(worker):
+    with serving(worker, key="schlüssel") as server:
+        for sent, status in (("schlüssel", 200), ("schlussel", 401)):
+            stated = sent.encode().decode("latin-1")  # how bytes of UTF-8 are written in a header
+            assert server.ask("GET", "/v1/models", x_api_key=stated)[0] == status
 
 
 def test_a_client_that_goes_frees_its_place(server, worker):

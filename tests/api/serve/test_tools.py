@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import openai
 import pytest
+from rdrr.serve.response_requests import ResponsesRequest
 from rdrr.serve.tools import Tools
 from rdrr_format.errors import UsageError
 from rdrr_runtime.text.answer_formats import PLAIN, recognise
@@ -149,17 +150,47 @@ def test_definitions_of_a_schema_stay_at_its_root():
     assert Tools.of(tools, "required").call_format(harmony)[1] == "f"
 
 
+def allowed(mode: str, *names: str) -> dict:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "forced"),
+    [
+        (allowed("auto", "time"), ["time"], None),
+        (allowed("required", "time"), ["time"], "time"),
+        (allowed("required", "weather", "time"), ["weather", "time"], ""),
+        ("auto", ["weather", "time"], None),
+    ],
+)
+def test_only_the_tools_that_are_allowed_are_stated(choice, names, forced):
+    tools = Tools.of([TOOL, OTHER], choice)
+    assert [tool["function"]["name"] for tool in tools.stated] == names
+    assert ([*tools.schemas], tools.forced) == (names, forced)
+
+
+def test_responses_state_allowed_tools_beside_the_type():
+    tools = [{"type": "function", "name": "weather"}, {"type": "function", "name": "time"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": tools[1:]}
+    asked = ResponsesRequest(model="a", input="a", tools=tools, tool_choice=choice).as_chat([])
+    assert Tools.of(asked.tools, asked.tool_choice).forced == "time"
+
+
 @pytest.mark.parametrize(
     ("tools", "choice", "words"),
     [
         ([], "required", "no tools"),
         ([TOOL], {"type": "function", "function": {"name": "rain"}}, "not among"),
         ([TOOL], "sometimes", "tool_choice"),
+        ([TOOL], allowed("auto", "rain"), "not among"),
+        ([TOOL], allowed("auto"), "tool_choice"),
+        ([TOOL], allowed("sometimes", "weather"), "tool_choice"),
         ([{"type": "web_search"}], None, "functions"),
         ([{"type": "function", "function": {}}], None, "functions"),
         ([TOOL] * 129, None, "128"),
     ],
-    ids=["no tools", "unknown", "choice", "kind", "no name", "many"],
+    ids=["no tools", "unknown", "choice", "allowed", "none", "mode", "kind", "no name", "many"],
 )
 def test_wrong_tools_are_refused(tools, choice, words):
     with pytest.raises(UsageError) as caught:

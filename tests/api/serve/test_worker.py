@@ -11,6 +11,9 @@ import pytest
 import rdrr
 from rdrr.serve import worker as worker_module
 from rdrr.serve.jobs import Event, Job
+from rdrr.serve.metrics import Metrics
+from rdrr.serve.requests import CompletionRequest
+from rdrr.serve.texts import Service, Texts
 from rdrr.serve.worker import BusyError, Worker
 from rdrr_format.errors import DeviceError, GenerationError, StoreError
 from rdrr_runtime.decode.scheduler import Scheduler
@@ -165,6 +168,23 @@ def test_texts_that_cannot_go_on_end_and_others_follow(worker, monkeypatch):
     worker.submit(after)
     assert len(ids_of(received)) == 4
     assert worker.restarts == 0
+
+
+def test_a_text_whose_server_has_stopped_is_no_fault_of_the_model(worker):
+    service = Service(worker, "small-llama", (), Metrics(), 0)
+    prompt = worker.model.encode(PROMPTS[0])
+    restarts = worker.restarts
+
+    async def begin() -> Texts:
+        return Texts(service, CompletionRequest(prompt=prompt), [prompt], 20)
+
+    asyncio.run(begin())  # which closes the loop
+    after, received = job(prompt, 4)
+    worker.submit(after)
+    assert len(ids_of(received)) == 4
+    while worker.jobs:
+        threading.Event().wait(0.02)
+    assert (worker.restarts, worker.is_alive) == (restarts, True)
 
 
 def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(made_package, monkeypatch):

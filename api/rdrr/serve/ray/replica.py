@@ -62,7 +62,7 @@ class Served:
         load: How they are loaded, by the names of `LoadOptions`.
         options: How they are served.
         key: What a client must know; None for no key.
-        origins: Origins of pages that may read the answers.
+        origins: Origins of pages that may send requests and read answers.
     """
 
     packages: tuple[str, ...]
