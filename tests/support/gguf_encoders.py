@@ -18,6 +18,14 @@ NAMES = {
 }
 """llama.cpp's names of the families, by the name of the architecture."""
 
+_HEADS = {
+    "bert": {"classifier": "classifier.out_proj", "pooler.dense": "classifier.dense"},
+    "modernbert": {"classifier": "classifier.out_proj"},
+    "jina_bert": {"classifier": "classifier.dense"},
+    "nomic_bert": {},
+}
+"""Names under which gguf-py knows the layers of a head, by those of the checkpoint."""
+
 _PREFIXES = {
     "bert": "bert.",
     "nomic_bert": "nomic_bert.",
@@ -27,15 +35,23 @@ _PREFIXES = {
 
 
 def write_encoder_gguf(
-    checkpoint: Path, path: Path, pooling: int = 1, *, is_stacked: bool = True
+    checkpoint: Path,
+    path: Path,
+    pooling: int | None = 1,
+    *,
+    is_stacked: bool = True,
+    has_pooler: bool = False,
 ) -> Path:
     """Write a saved encoder in float32.
 
     Args:
         checkpoint: Directory of the checkpoint.
         path: File to write.
-        pooling: Number of the pooling: 1 for the mean, 2 for the first token.
+        pooling: Number of the pooling: 1 for the mean, 2 for the first token, 4 for scores; None
+            to state none, as llama.cpp's converter does for ranking models.
         is_stacked: Whether the gates and ups of Jina BERT are one tensor.
+        has_pooler: Whether to write the first layer of BERT's head, which llama.cpp reads and its
+            converter leaves out.
     """
     from safetensors.numpy import load_file
 
@@ -50,11 +66,11 @@ def write_encoder_gguf(
     for key, value in {**entries, **word_entries(checkpoint, config)}.items():
         add_entry(writer, key, value)
     for ours, values in load_file(checkpoint / "model.safetensors").items():
-        if "pooler" in ours:  # a layer of the head, which llama.cpp leaves out
+        if "pooler" in ours and not has_pooler:
             continue
-        theirs = names.get_name(
-            ours.removeprefix(_PREFIXES[kind]), try_suffixes=(".weight", ".bias")
-        )
+        module, _, ending = ours.removeprefix(_PREFIXES[kind]).rpartition(".")
+        known = f"{_HEADS[kind].get(module, module)}.{ending}"
+        theirs = names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, ours
         if "gated_layers" in ours and not is_stacked:
             gates, values = np.split(values, 2)
@@ -67,7 +83,7 @@ def write_encoder_gguf(
     return path
 
 
-def _entries(config: dict[str, Any], pooling: int) -> dict[str, Any]:
+def _entries(config: dict[str, Any], pooling: int | None) -> dict[str, Any]:
     eps = config.get("layer_norm_eps") or config.get("norm_eps")
     ropes = config.get("rope_parameters") or {}
     entries = {
@@ -80,6 +96,9 @@ def _entries(config: dict[str, Any], pooling: int) -> dict[str, Any]:
         "attention.causal": False,
         "pooling_type": pooling,
     }
+    if pooling in (None, 4):
+        labels = config.get("id2label") or {}
+        entries["classifier.output_labels"] = [labels[key] for key in sorted(labels)] or None
     if "full_attention" in ropes:
         entries |= {
             "rope.freq_base": float(ropes["full_attention"]["rope_theta"]),

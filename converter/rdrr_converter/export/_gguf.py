@@ -108,8 +108,49 @@ def plan_gguf(
     check_complete(package, written, outgoing, rule)
     if row.factors_in_weights:
         outgoing = with_factors(package, outgoing, lossless=lossless)
+    if lossless:
+        _check_lossless(package, outgoing)
+    return outgoing
+
+
+def plan_layers(
+    package: Package,
+    tensors: Sequence[LogicalTensor],
+    names: Mapping[str, str],
+    *,
+    lossless: bool,
+) -> list[OutgoingTensor]:
+    """Plan the tensors of the layers after the pooling.
+
+    Args:
+        package: The package.
+        tensors: Its tensors.
+        names: llama.cpp's names of those of the layers, by their stored names.
+        lossless: Whether all values must stay as they are.
+
+    Raises:
+        ConversionError: A GGUF holds a tensor only with changed values although `lossless` is set.
+    """
+    outgoing = [
+        OutgoingTensor(
+            names[tensor.stored], (tensor,), tensor.shape, *storage_type(package, (tensor,))
+        )
+        for tensor in tensors
+        if tensor.stored in names
+    ]
+    if lossless:
+        _check_lossless(package, outgoing)
+    return outgoing
+
+
+def _check_lossless(package: Package, outgoing: Sequence[OutgoingTensor]) -> None:
+    """Check that all blocks can be copied.
+
+    Raises:
+        ConversionError: Some have to be decoded.
+    """
     lost = next((tensor for tensor in outgoing if tensor.why), None)
-    if lost is not None and lossless:
+    if lost is not None:
         raise ConversionError(
             "a GGUF cannot hold these blocks without changing them",
             where=f"{package.where}, {lost.parts[0].name}",
@@ -117,7 +158,6 @@ def plan_gguf(
             found=lost.why,
             hint="convert with `q4k_layout` row and `k_tail` ggml, or export without `lossless`",
         )
-    return outgoing
 
 
 def _check_experts(names: Sequence[str], package: Package) -> None:

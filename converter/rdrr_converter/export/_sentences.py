@@ -52,7 +52,8 @@ def head_tensors(manifest: Manifest, tensors: Sequence[LogicalTensor]) -> tuple[
 def _names(block: EmbeddingPostprocessor | None) -> frozenset[str | None]:
     """Return the names of the tensors of the projections."""
     layers = () if block is None else block.projections
-    return frozenset(name for layer in layers for name in (layer.weight_tensor, layer.bias_tensor))
+    kinds = ("weight_tensor", "bias_tensor", "norm_tensor", "norm_bias_tensor")
+    return frozenset(getattr(layer, kind) for layer in layers for kind in kinds)
 
 
 def with_head_keys(

@@ -20,6 +20,7 @@ from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture, Parts
 from rdrr_converter.gguf.families.gemma import LOCAL_ROPE
 from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.rank_head import RankForm
 from rdrr_converter.gguf.settings import (
     WRITTEN_WINDOW,
     Config,
@@ -90,6 +91,12 @@ def _note_bias(_: Config) -> Notes:
 _NOT_CAUSAL = Setting(write=lambda _: {"attention.causal": False})
 _TYPES = Setting(_read_types)
 _GELU = Setting(notes=_note_gelu)
+_RANK = RankForm(
+    {"cls": "bert.pooler.dense", "cls.output": "classifier"},
+    "cls",
+    "tanh",
+    biases=("cls", "cls.output"),
+)
 
 BERT = GgufArchitecture(
     "bert",
@@ -98,6 +105,7 @@ BERT = GgufArchitecture(
     layer_norm=True,
     is_causal=False,
     outside=_OUTSIDE,
+    rank=_RANK,
     plan=_plan_added,
     settings=(_NOT_CAUSAL, _TYPES, _GELU),
 )
@@ -118,6 +126,8 @@ JINA_BERT = replace(
     layer=_after_sums(_with_gates(layer_names.LAYER)),
     other_forms={"ffn_gate": "mlp.gate_proj"},
     in_hf_form=_with_plain_ups,
+    # llama.cpp loads no other form: the first layer of the published models has no place.
+    rank=RankForm({"cls": "classifier"}, "cls", "tanh", biases=("cls",)),
     settings=(
         fixed(feed_forward_type="geglu", position_embedding_type="alibi"),
         number("attention.max_alibi_bias", "max_alibi_bias", 8.0),
@@ -132,6 +142,7 @@ NOMIC_BERT = replace(
     hf_class="NomicBertModel",
     layer=_after_sums(layer_names.ONE_STACK),
     has_experts=False,
+    rank=None,
     settings=(_NOT_CAUSAL, _TYPES),
 )
 NOMIC_BERT_MOE = replace(
@@ -178,6 +189,12 @@ MODERN_BERT = GgufArchitecture(
     is_causal=False,
     biases=False,
     outside={**layer_names.OUTSIDE, "token_embd_norm": "model.embed_norm"},
+    rank=RankForm(
+        {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"},
+        "mean",
+        "gelu_erf",
+        biases=("cls.output",),
+    ),
     settings=(
         fixed(attention_bias=False),
         _NOT_CAUSAL,
