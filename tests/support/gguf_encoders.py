@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 from support.gguf_entries import add_entry, add_tensor
+from support.gguf_unigram import unigram_entries
 
 NAMES = {
     "bert": "bert",
@@ -18,11 +19,15 @@ NAMES = {
 }
 """llama.cpp's names of the families, by the name of the architecture."""
 
+XLM_ROBERTA = "xlm-roberta"
+"""A family that llama.cpp writes as BERT."""
+
 _HEADS = {
     "bert": {"classifier": "classifier.out_proj", "pooler.dense": "classifier.dense"},
     "modernbert": {"classifier": "classifier.out_proj"},
     "jina_bert": {"classifier": "classifier.dense"},
     "nomic_bert": {},
+    XLM_ROBERTA: {},
 }
 """Names under which gguf-py knows the layers of a head, by those of the checkpoint."""
 
@@ -31,6 +36,7 @@ _PREFIXES = {
     "nomic_bert": "nomic_bert.",
     "modernbert": "model.",
     "jina_bert": "bert.",
+    XLM_ROBERTA: "roberta.",
 }
 
 
@@ -58,12 +64,15 @@ def write_encoder_gguf(
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     is_jina = config.get("position_embedding_type") == "alibi"
     kind = "jina_bert" if is_jina else config["model_type"]
-    name = NAMES[kind]
+    name = NAMES.get(kind, "bert")
+    before = config["pad_token_id"] + 1 if kind == XLM_ROBERTA else 0
+    config["max_position_embeddings"] -= before
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(path, name)
     entries = {f"{name}.{key}": value for key, value in _entries(config, pooling).items()}
-    for key, value in {**entries, **word_entries(checkpoint, config)}.items():
+    tokens = unigram_entries(config["vocab_size"]) if before else word_entries(checkpoint, config)
+    for key, value in {**entries, **tokens}.items():
         add_entry(writer, key, value)
     for ours, values in load_file(checkpoint / "model.safetensors").items():
         if "pooler" in ours and not has_pooler:
@@ -72,6 +81,8 @@ def write_encoder_gguf(
         known = f"{_HEADS[kind].get(module, module)}.{ending}"
         theirs = names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, ours
+        if theirs == "position_embd.weight":
+            values = values[before:]
         if "gated_layers" in ours and not is_stacked:
             gates, values = np.split(values, 2)
             add_tensor(writer, theirs.replace("ffn_up", "ffn_gate"), gates, "F32")

@@ -35,6 +35,7 @@ from rdrr_converter.gguf.architectures import (
 from rdrr_converter.gguf.config import write_config
 from rdrr_converter.gguf.draft_head import with_further_layer
 from rdrr_converter.gguf.families.apertus import stated_parameters
+from rdrr_converter.gguf.families.encoders import from_position_zero
 from rdrr_converter.gguf.families.gemma4 import without_padding
 from rdrr_converter.gguf.file import FILE_TYPES
 from rdrr_converter.gguf.mmproj import write_text
@@ -96,6 +97,7 @@ def plan_gguf(
             `lossless` is set.
     """
     row = find_gguf_architecture(rule, package).for_tensors(tensor.name for tensor in tensors)
+    _, tensors = from_position_zero(package.manifest, tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     row.check(package)
     elsewhere = [part for part in (row.in_metadata, row.left_out) if part]
@@ -255,9 +257,13 @@ def write_gguf(
         StoreError: The file cannot be written.
     """
     row = find_gguf_architecture(rule, package)
+    manifest = package.manifest
+    before = manifest.inference.output.position_embedding_offset
+    if before:
+        longest = config["max_position_embeddings"] - before
+        config = {**config, "max_position_embeddings": longest}
     entries, notes = write_config(config, row)
     entries = with_further_layer(entries, row, outgoing)
-    manifest = package.manifest
     entries |= write_text(manifest.vision, manifest.inference.rope, row.name)
     pooling, pooling_notes = pooling_entries(package, row)
     extra: dict[str, npt.NDArray[Any]] = dict(frequency_divisors(config))

@@ -136,6 +136,7 @@ def _rows() -> dict[str, Pretokenizer]:
         **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "trillion"), gpt2),
         **dict.fromkeys(("gigachat", "a.x-4.0", "mellum", "jais", "granite-docling"), gpt2),
         **dict.fromkeys(("jina-es", "jina-de", "jina-v2-es", "jina-v2-de"), gpt2),
+        **dict.fromkeys(("roberta-bpe", "jina-v1-en"), gpt2),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "lfm2"), llama3),
         **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0"), llama3),
         **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), thirds),

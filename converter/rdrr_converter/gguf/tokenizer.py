@@ -37,6 +37,9 @@ MERGED_PIECES = "gemma4"
 _MERGED_BY_ID = ("gemma3", "gemma-embedding")
 """Architectures whose scores do not give the order of merges; the ids give it."""
 
+_ONE_SEPARATOR = ("modern-bert",)
+"""Encoders with one separator between texts although their tokens are not those of WordPiece."""
+
 _SPECIAL = {
     "bos": "bos_token",
     "eos": "eos_token",
@@ -379,12 +382,13 @@ class _Vocabulary:
     def _around(self) -> Around:
         """Return the special tokens around texts.
 
-        A separator stands between texts, so that only the first begins with a token. XLM-RoBERTa
-        has two of them, and no types.
+        A separator stands between texts, so that only the first begins with a token. RoBERTa and
+        its relatives have two of them, and no types.
         """
         before, after = self._ids["bos"] if self._adds_bos else None, self._last
         if after is None or after != self._ids.get("seperator"):
             return Around(before, after, second=before)
-        if self._model == unigram.KIND:
-            return Around(before, after, second=after, has_types=False)
-        return Around(before, after, second=None)
+        name = self._metadata.get("general.architecture")
+        if self._model == word_pieces.KIND or name in _ONE_SEPARATOR:
+            return Around(before, after, second=None)
+        return Around(before, after, second=after, has_types=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import rdrr
@@ -11,10 +13,19 @@ from rdrr_converter.export import export
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
 from rdrr_manifests.package import open_package
-from support.encoders import make_encoder, outputs_of, save_encoder, write_word_tokenizer
-from support.gguf_encoders import NAMES, write_encoder_gguf
+from support.encoders import (
+    CLS,
+    SEP,
+    make_encoder,
+    outputs_of,
+    save_encoder,
+    write_word_tokenizer,
+)
+from support.gguf_encoders import NAMES, XLM_ROBERTA, write_encoder_gguf
 from support.gguf_entries import rewritten
 from support.gguf_older import payloads
+from support.gguf_unigram import write_unigram
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 TEXTS = ["a", "The quick (brown) fox", "best of times " * 4]
 LABELS = {0: "bad", 1: "fair", 2: "good"}
@@ -22,6 +33,7 @@ OPTIONS = {
     "bert": {},
     "jina_bert": {},
     "nomic_bert": {},
+    "roberta": {},
     "modernbert": {"classifier_pooling": "mean"},
 }
 # llama.cpp has no place for the first layer of Jina BERT's head, whose only layer has one row.
@@ -56,6 +68,33 @@ def logits_of(package):
     with rdrr.load(package, backend="cpu") as loaded:
         rows = np.array([list(row.values()) for row in loaded.classify(TEXTS)])
     return np.log(rows) - (np.log1p(-rows) if rows.shape[1] == 1 else 0)
+
+
+def inputs_of(loaded):
+    """Return the ids and the types of pairs."""
+    pairs = loaded._codec.encode_texts([("who?", text) for text in TEXTS])
+    return [(list(pair.ids), list(pair.types or ())) for pair in pairs]
+
+
+def write_byte_level(folder, *, is_roberta):
+    """Write a byte-level tokenizer of RoBERTa, or one with the pairs and types of BERT."""
+    tokens = ["[PAD]", "<s>", "</s>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    vocab = {token: at for at, token in enumerate(tokens)}
+    file = Tokenizer(models.BPE(vocab=vocab | {"th": len(vocab)}, merges=[("t", "h")]))
+    file.add_special_tokens(tokens[:4])
+    file.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ends = [("<s>", CLS), ("</s>", SEP)]
+    pair = "<s> $A </s> $B:1 </s>:1"
+    file.post_processor = (
+        processors.RobertaProcessing(ends[1], ends[0], add_prefix_space=False)
+        if is_roberta
+        else processors.TemplateProcessing(single="<s> $A </s>", pair=pair, special_tokens=ends)
+    )
+    if not is_roberta:
+        file.normalizer = normalizers.NFC()
+    file.save(str(folder / "tokenizer.json"))
+    settings = {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def first_states(model, package):
@@ -118,6 +157,56 @@ def test_a_jina_bert_has_a_hyperbolic_tangent_after_its_only_layer(rng, tmp_path
     assert np.abs(logits_of(tmp_path / "package") - expected).max() <= 1e-4
     export(tmp_path / "package", tmp_path / "out.gguf", lossless=True)
     assert payloads(tmp_path / "out.gguf") == payloads(file)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_an_xlm_roberta_is_written_as_bert_and_comes_back(labels, rng, tmp_path):
+    """bge-reranker is one: its positions begin after the padding's, and pairs have no types."""
+    options = {"vocab_size": 500, "type_vocab_size": 1, "pad_token_id": 3}
+    names = {} if labels == 1 else {"id2label": LABELS}
+    task = "ForSequenceClassification"
+    model = make_encoder(XLM_ROBERTA, rng, task, num_labels=labels, **names, **options)
+    save_encoder(model, tmp_path / "model")
+    write_unigram(tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "package", quantize="f32")
+    export(tmp_path / "package", tmp_path / "out.gguf", lossless=True)
+    theirs = write_encoder_gguf(tmp_path / "model", tmp_path / "model.gguf", 4)
+    assert payloads(tmp_path / "out.gguf") == payloads(theirs)
+    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", theirs))
+    assert {key: mine.get(key) for key in other} == other
+    convert(theirs, tmp_path / "again", quantize="f32")
+    with (
+        rdrr.load(tmp_path / "package", backend="cpu") as first,
+        rdrr.load(tmp_path / "again", backend="cpu") as second,
+    ):
+        assert inputs_of(first) == inputs_of(second)
+        assert first.classify(TEXTS) == second.classify(TEXTS)
+        if labels == 1:
+            assert first.rank("who?", TEXTS) == second.rank("who?", TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_pairs_of_byte_level_tokens_have_their_separators(kind, rng, tmp_path):
+    """RoBERTa has two between texts and no types, ModernBERT has one."""
+    save_encoder(
+        make_encoder(kind, rng, "ForSequenceClassification", **OPTIONS[kind]), tmp_path / "m"
+    )
+    is_roberta = kind == "roberta"
+    write_byte_level(tmp_path / "m", is_roberta=is_roberta)
+    convert(tmp_path / "m", tmp_path / "package", quantize="f32")
+    result = export(tmp_path / "package", tmp_path / "out.gguf", lossless=True)
+    assert not any("splits text" in note or "will split" in note for note in result.notes)
+    metadata = read_gguf(tmp_path / "out.gguf").metadata
+    assert "tokenizer.huggingface.json" not in metadata
+    assert metadata["tokenizer.ggml.add_eos_token"] is True
+    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
+    with (
+        rdrr.load(tmp_path / "package", backend="cpu") as first,
+        rdrr.load(tmp_path / "again", backend="cpu") as second,
+    ):
+        inputs = inputs_of(first)
+        assert inputs == inputs_of(second)
+        assert inputs[0][0].count(SEP) == (3 if is_roberta else 2)
 
 
 def _labels(value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from rdrr_converter.gguf import unigram
 from rdrr_converter.gguf.tokenizer import tokenizer_files
 from rdrr_format.errors import SourceError
 from support.gguf_unigram import unigram_entries, unigram_of_pairs
@@ -55,6 +56,34 @@ def test_another_table_of_characters_or_score_gives_other_ids():
         {"tokenizer.ggml.add_eos_token": False, "tokenizer.ggml.add_sep_token": False},
     ):
         assert [tokens.ids for tokens in rebuilt(**changes).encode_batch(TEXTS)] != usual
+
+
+WORDS = {"type": "WhitespaceSplit"}
+META = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ({}, (True, True, True)),
+        ({"pre_tokenizer": {**META, "prepend_scheme": "never"}}, (False, True, True)),
+        ({"normalizer": None}, (True, False, True)),
+        (
+            {
+                "normalizer": None,
+                "pre_tokenizer": {"type": "Sequence", "pretokenizers": [WORDS, META]},
+            },
+            (True, True, True),
+        ),
+        ({"normalizer": {"type": "NFKC"}}, (True, False, False)),
+        ({"pre_tokenizer": {"type": "Punctuation"}}, (False, True, False)),
+    ],
+)
+def test_a_file_states_what_it_can_of_the_steps(steps, expected):
+    read = unigram.read_steps({**unigram_of_pairs(), **steps})
+    assert (read.adds_prefix, read.removes_spaces, read.is_whole) == expected
+    has_table = steps.get("normalizer", {}) == {}
+    assert bool(read.charsmap) is has_table
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """Encoders in GGUF files: BERT, Jina BERT, NomicBERT, also with experts, and ModernBERT.
 
+RoBERTa and XLM-RoBERTa are written as BERT, without the rows of positions that no token has.
 llama.cpp computes their GELU in its tanh form. Its embeddings add the first type of tokens to each
 token, so that pairs of texts have other results there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rdrr_manifests.graph.names import SUM_BIAS
+from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.layers import FULL
@@ -41,6 +44,7 @@ _PERIOD = 3
 _IN_F32 = ("position_embd.weight", "token_types.weight")
 """Tensors that llama.cpp adds without converting them."""
 
+_POSITIONS = "model.embed_positions.weight"
 _OUTSIDE = {
     "token_embd": "model.embed_tokens",
     "position_embd": "model.embed_positions",
@@ -98,7 +102,7 @@ _RANK = RankForm(
     biases=("cls", "cls.output"),
 )
 
-BERT = GgufArchitecture(
+_BERT = GgufArchitecture(
     "bert",
     "BertModel",
     _after_sums(layer_names.LAYER),
@@ -109,6 +113,31 @@ BERT = GgufArchitecture(
     plan=_plan_added,
     settings=(_NOT_CAUSAL, _TYPES, _GELU),
 )
+BERT = replace(_BERT, classes=("RobertaModel",))
+
+
+def from_position_zero(
+    manifest: Manifest, tensors: Sequence[LogicalTensor]
+) -> tuple[Manifest, tuple[LogicalTensor, ...]]:
+    """Return a model whose positions begin in their first row, as llama.cpp's do.
+
+    Args:
+        manifest: The manifest of a package; RoBERTa's positions begin after that of the padding.
+        tensors: Its tensors.
+    """
+    output = manifest.inference.output
+    before = output.position_embedding_offset
+    if not before:
+        return manifest, tuple(tensors)
+    output = output.model_copy(update={"position_embedding_offset": 0})
+    inference = manifest.inference.model_copy(update={"output": output})
+    later = (
+        replace(tensor, shape=(tensor.rows - before, tensor.columns), first=tensor.first + before)
+        if tensor.name == _POSITIONS
+        else tensor
+        for tensor in tensors
+    )
+    return manifest.model_copy(update={"inference": inference}), tuple(later)
 
 
 def _with_plain_ups(tensors: Iterable[SourceTensor], config: Config) -> Iterator[SourceTensor]:
@@ -120,7 +149,7 @@ def _with_plain_ups(tensors: Iterable[SourceTensor], config: Config) -> Iterator
 
 
 JINA_BERT = replace(
-    BERT,
+    _BERT,
     name="jina-bert-v2",
     hf_class="JinaBertModel",
     layer=_after_sums(_with_gates(layer_names.LAYER)),
@@ -137,7 +166,7 @@ JINA_BERT = replace(
     ),
 )
 NOMIC_BERT = replace(
-    BERT,
+    _BERT,
     name="nomic-bert",
     hf_class="NomicBertModel",
     layer=_after_sums(layer_names.ONE_STACK),
