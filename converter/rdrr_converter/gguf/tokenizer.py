@@ -289,7 +289,9 @@ class _Vocabulary:
         )
         unknown = self._unknown()
         unknown = unigram.UNKNOWN_ID if unknown is None else unknown
-        end = self._vocab_size()
+        if unknown >= len(self._tokens):
+            raise self._fault("tokens", f"the unknown token, {unknown}", len(self._tokens))
+        end = max(self._vocab_size(), unknown + 1)
         model = unigram.model_of(self._tokens[:end], scores[:end], self._types[:end], unknown)
         return self._file(model, normalizer=normalizer, pre_tokenizer=None, decoder=decoder)
 
