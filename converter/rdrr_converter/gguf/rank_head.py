@@ -11,7 +11,7 @@ such encoders and leaves out the first layer of BERT, whose scores are then othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -81,6 +81,26 @@ class RankForm:
         ]
         softmax = ["softmax"] if self.has_softmax else []
         return ", ".join((f"pooling {self.pooling}", *layers, *softmax))
+
+    def rule(self, tensors: Collection[str]) -> HeadRule:
+        """Return the head of a file with these tensors, by llama.cpp's names."""
+        layers = tuple(
+            HeadLayer(
+                self.modules[name],
+                self._after(name),
+                self.modules.get(_NORM, "") if name == _DENSE else "",
+            )
+            for name in self.linear
+            if f"{name}.weight" in tensors
+        )
+        return HeadRule(SEQUENCE, self.pooling, layers)
+
+    def names(self, tensors: Collection[str]) -> dict[str, str]:
+        """Return the names in a checkpoint of the tensors of the head, by llama.cpp's."""
+        parts = [(name, "weight") for name in self.modules]
+        parts += [(name, "bias") for name in self.biases]
+        names = {f"{name}.{kind}": f"{self.modules[name]}.{kind}" for name, kind in parts}
+        return {theirs: ours for theirs, ours in names.items() if theirs in tensors}
 
     def layers(self, block: EmbeddingPostprocessor) -> dict[str, Projection]:
         """Return the layers of a package by llama.cpp's names; none if it has no such head."""
@@ -157,18 +177,6 @@ def read_rank_head(
             found=f"{len(shapes)} tensors without it",
             hint="convert the checkpoint of the model instead",
         )
-    stored = [module for module in form.modules if f"{module}.weight" in shapes]
-    linear = [module for module in form.linear if module in stored]
-    layers = tuple(
-        HeadLayer(
-            form.modules[module],
-            form.activation if module == _DENSE else "identity",
-            form.modules.get(_NORM, "") if module == _DENSE else "",
-        )
-        for module in linear
-    )
-    parts = [*((module, "weight") for module in stored), *((name, "bias") for name in form.biases)]
-    names = {f"{module}.{kind}": f"{form.modules[module]}.{kind}" for module, kind in parts}
     shape = shapes[f"{last}.weight"]
     labels = _read_labels(
         metadata.get(f"{name}.{_LABELS}"),
@@ -178,12 +186,9 @@ def read_rank_head(
     config: dict[str, Any] = {"id2label": {str(at): label for at, label in enumerate(labels)}}
     if form.has_softmax:
         config["problem_type"] = "single_label_classification"
-    return RankHead(
-        {theirs: ours for theirs, ours in names.items() if theirs in shapes},
-        config,
-        HeadRule(SEQUENCE, form.pooling, layers),
-        () if len(layers) > 1 or form.has_softmax else (_WITHOUT_DENSE,),
-    )
+    rule = form.rule(shapes)
+    notes = () if len(rule.layers) > 1 or form.has_softmax else (_WITHOUT_DENSE,)
+    return RankHead(form.names(shapes), config, rule, notes)
 
 
 def _read_labels(stated: object, count: int, where: str) -> list[str]:
