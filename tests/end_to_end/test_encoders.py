@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import rdrr
 import torch
+import transformers
 from pyarrow import parquet
 from rdrr.evaluate import compare_embeddings
 from rdrr_converter.convert import convert
@@ -32,6 +33,7 @@ from rdrr_runtime.phases.cache.kv_cache import KvCache
 from support.commands import rdrr as run_rdrr
 from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.encoders import FAMILIES, MASK, make_encoder, outputs_of, save_encoder
+from support.gguf_encoders import write_encoder_gguf
 from support.jina_bert import SLOPES
 from support.sentence_checkpoints import add_modules, expected_embedding
 
@@ -149,6 +151,41 @@ def test_labels_of_texts_are_those_of_transformers(kind, rng, tmp_path):
             assert np.abs(np.array(list(row.values())) - wanted).max() <= 1e-5
         with pytest.raises(ManifestError, match="none for each token"):
             loaded.classify_tokens(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "options"),
+    [
+        ("bert", "ForSequenceClassification", {}),
+        ("roberta", "ForSequenceClassification", {}),
+        ("distilbert", "ForSequenceClassification", {}),
+        ("modernbert", "ForSequenceClassification", {"classifier_pooling": "mean"}),
+        ("modernbert", "ForTokenClassification", {"classifier_bias": True}),
+        ("bert", "ForTokenClassification", {}),
+    ],
+)
+def test_a_head_for_labels_is_exported_for_transformers(kind, task, options, rng, tmp_path):
+    labels = {0: "bad", 1: "fair", 2: "good"}
+    model = make_encoder(kind, rng, task, num_labels=3, id2label=labels, **options)
+    rdrr.export(converted(model, tmp_path), tmp_path / "out", lossless=True)
+    again = getattr(transformers, f"AutoModel{task}").from_pretrained(tmp_path / "out")
+    assert type(again) is type(model)
+    assert again.config.id2label == labels
+    ids = [1, 40, 50, 60, 2]
+    logits = [outputs_of(loaded.eval(), ids).logits for loaded in (again, model)]
+    assert (logits[0] - logits[1]).abs().max() <= 1e-5
+
+
+def test_a_head_without_its_first_layer_is_not_exported_for_transformers(rng, tmp_path):
+    model = make_encoder("bert", rng, "ForSequenceClassification", num_labels=1)
+    save_encoder(model, tmp_path / "source")
+    for has_pooler, name in ((True, "whole"), (False, "short")):
+        path = tmp_path / f"{name}.gguf"
+        write_encoder_gguf(tmp_path / "source", path, 4, has_pooler=has_pooler)
+        convert(path, tmp_path / name, quantize="f32")
+    rdrr.export(tmp_path / "whole", tmp_path / "out")
+    with pytest.raises(ConversionError, match="no class with this classification head"):
+        rdrr.export(tmp_path / "short", tmp_path / "again")
 
 
 def test_the_mean_of_the_tokens_can_be_classified(rng, tmp_path):

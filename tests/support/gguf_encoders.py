@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 from support.gguf_entries import add_entry, add_tensor
+from support.gguf_unigram import unigram_entries
 
 NAMES = {
     "bert": "bert",
@@ -18,44 +19,70 @@ NAMES = {
 }
 """llama.cpp's names of the families, by the name of the architecture."""
 
+XLM_ROBERTA = "xlm-roberta"
+"""A family that llama.cpp writes as BERT."""
+
+_HEADS = {
+    "bert": {"classifier": "classifier.out_proj", "pooler.dense": "classifier.dense"},
+    "modernbert": {"classifier": "classifier.out_proj"},
+    "jina_bert": {"classifier": "classifier.dense"},
+    "nomic_bert": {},
+    XLM_ROBERTA: {},
+}
+"""Names under which gguf-py knows the layers of a head, by those of the checkpoint."""
+
 _PREFIXES = {
     "bert": "bert.",
     "nomic_bert": "nomic_bert.",
     "modernbert": "model.",
     "jina_bert": "bert.",
+    XLM_ROBERTA: "roberta.",
 }
 
 
 def write_encoder_gguf(
-    checkpoint: Path, path: Path, pooling: int = 1, *, is_stacked: bool = True
+    checkpoint: Path,
+    path: Path,
+    pooling: int | None = 1,
+    *,
+    is_stacked: bool = True,
+    has_pooler: bool = False,
 ) -> Path:
     """Write a saved encoder in float32.
 
     Args:
         checkpoint: Directory of the checkpoint.
         path: File to write.
-        pooling: Number of the pooling: 1 for the mean, 2 for the first token.
+        pooling: Number of the pooling: 1 for the mean, 2 for the first token, 4 for scores; None
+            to state none, as llama.cpp's converter does for ranking models.
         is_stacked: Whether the gates and ups of Jina BERT are one tensor.
+        has_pooler: Whether to write the first layer of BERT's head, which llama.cpp reads and its
+            converter leaves out.
     """
     from safetensors.numpy import load_file
 
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     is_jina = config.get("position_embedding_type") == "alibi"
     kind = "jina_bert" if is_jina else config["model_type"]
-    name = NAMES[kind]
+    name = NAMES.get(kind, "bert")
+    before = config["pad_token_id"] + 1 if kind == XLM_ROBERTA else 0
+    config["max_position_embeddings"] -= before
     arch = next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(path, name)
     entries = {f"{name}.{key}": value for key, value in _entries(config, pooling).items()}
-    for key, value in {**entries, **word_entries(checkpoint, config)}.items():
+    tokens = unigram_entries(config["vocab_size"]) if before else word_entries(checkpoint, config)
+    for key, value in {**entries, **tokens}.items():
         add_entry(writer, key, value)
     for ours, values in load_file(checkpoint / "model.safetensors").items():
-        if "pooler" in ours:  # a layer of the head, which llama.cpp leaves out
+        if "pooler" in ours and not has_pooler:
             continue
-        theirs = names.get_name(
-            ours.removeprefix(_PREFIXES[kind]), try_suffixes=(".weight", ".bias")
-        )
+        module, _, ending = ours.removeprefix(_PREFIXES[kind]).rpartition(".")
+        known = f"{_HEADS[kind].get(module, module)}.{ending}"
+        theirs = names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, ours
+        if theirs == "position_embd.weight":
+            values = values[before:]
         if "gated_layers" in ours and not is_stacked:
             gates, values = np.split(values, 2)
             add_tensor(writer, theirs.replace("ffn_up", "ffn_gate"), gates, "F32")
@@ -67,7 +94,7 @@ def write_encoder_gguf(
     return path
 
 
-def _entries(config: dict[str, Any], pooling: int) -> dict[str, Any]:
+def _entries(config: dict[str, Any], pooling: int | None) -> dict[str, Any]:
     eps = config.get("layer_norm_eps") or config.get("norm_eps")
     ropes = config.get("rope_parameters") or {}
     entries = {
@@ -80,6 +107,9 @@ def _entries(config: dict[str, Any], pooling: int) -> dict[str, Any]:
         "attention.causal": False,
         "pooling_type": pooling,
     }
+    if pooling in (None, 4):
+        labels = config.get("id2label") or {}
+        entries["classifier.output_labels"] = [labels[key] for key in sorted(labels)] or None
     if "full_attention" in ropes:
         entries |= {
             "rope.freq_base": float(ropes["full_attention"]["rope_theta"]),

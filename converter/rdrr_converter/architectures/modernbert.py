@@ -5,7 +5,10 @@ The norm of the embedding is that of the first layer, too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+
+from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import _encoders as encoders
 from rdrr_converter.architectures import config as read
@@ -18,9 +21,10 @@ from rdrr_converter.architectures.base import (
     ArchitectureRule,
     HeadLayer,
     HeadRule,
+    Keys,
     StackRule,
 )
-from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.config import STATED_ACTIVATIONS, Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, stated_types
 
 ATTENTION_BIAS, MLP_BIAS, NORM_BIAS = map(read.flag, ("attention_bias", "mlp_bias", "norm_bias"))
@@ -51,6 +55,24 @@ def _pooling(config: Config) -> str:
     if stated not in ("cls", "mean"):
         raise config.fault("classifier_pooling", "cls or mean", stated)
     return str(stated)
+
+
+def _exported(config: Keys, manifest: Manifest, names: Collection[str]) -> Keys:
+    """Return the keys of an encoder, and those of the head of a classifier."""
+    keys = encoders.exported(config, manifest, names)
+    output = manifest.inference.output
+    block = output.embedding_postprocessor
+    if block is None or output.classifier is None:
+        return keys
+    first = block.projections[0]
+    if block.pooling_mode != "none":
+        keys["classifier_pooling"] = block.pooling_mode
+    activation = STATED_ACTIVATIONS.get(first.activation, first.activation)
+    return {
+        **keys,
+        "classifier_activation": activation,
+        "classifier_bias": first.bias_tensor is not None,
+    }
 
 
 MODERNBERT = ArchitectureRule(
@@ -117,7 +139,7 @@ MODERNBERT = ArchitectureRule(
     stated_by_tensors=("classifier_activation", "classifier_pooling"),
     other_parts=(r"(head|decoder|classifier)\..*",),
     row_tail="auto",
-    exported=encoders.exported,
+    exported=_exported,
     heads=(
         HeadRule(SEQUENCE, _pooling, (_HIDDEN, encoders.CLASSIFIER)),
         HeadRule(TOKEN, "none", (_HIDDEN, encoders.CLASSIFIER)),

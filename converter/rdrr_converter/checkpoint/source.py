@@ -18,6 +18,7 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.architectures.base import HeadRule
 from rdrr_converter.checkpoint.files import MAX_AUXILIARY_BYTES, find_file, read_content
 
 F32Array = npt.NDArray[np.float32]
@@ -245,6 +246,7 @@ class Source:
         modules: Tensors of the modules after an embedding model, by folder and name, where they are
             in the file of the model.
         follow_links: Whether files beside the weights may be links that lead out of the folder.
+        head: What the file has in place of an output head, where the class does not say it.
     """
 
     path: Path
@@ -256,6 +258,7 @@ class Source:
     notes: tuple[str, ...] = ()
     modules: Mapping[str, Mapping[str, SourceTensor]] = field(default_factory=dict)
     follow_links: bool = False
+    head: HeadRule | None = None
 
     @property
     def text_config(self) -> Mapping[str, Any]:

@@ -27,7 +27,12 @@ from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule, published_keys
 from rdrr_converter.export._destination import check_replaceable
-from rdrr_converter.export._gguf import find_gguf_architecture, plan_gguf, write_gguf
+from rdrr_converter.export._gguf import (
+    find_gguf_architecture,
+    plan_gguf,
+    plan_layers,
+    write_gguf,
+)
 from rdrr_converter.export._mmproj import plan_tower
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
@@ -218,12 +223,8 @@ def _write_file(
     """Write a GGUF, with the tensors of a further layer; return what was written, and notes."""
     package, rule = model.package, model.rule
     outgoing = plan_gguf(package, (*model.tensors, *further), rule, lossless=lossless)
-    names = layer_names(package)
-    outgoing += [
-        OutgoingTensor(names[tensor.stored], (tensor,), tensor.shape, tensor.dtype.name)
-        for tensor in model.everything
-        if tensor.stored in names
-    ]
+    names = layer_names(package, find_gguf_architecture(rule, package))
+    outgoing += plan_layers(package, model.everything, names, lossless=lossless)
     errors, notes = write_gguf(package, model.tensors, outgoing, rule, model.config, path, counter)
     return tuple(ExportedTensor.of(tensor, errors[tensor.name]) for tensor in outgoing), notes
 

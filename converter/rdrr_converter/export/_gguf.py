@@ -35,6 +35,7 @@ from rdrr_converter.gguf.architectures import (
 from rdrr_converter.gguf.config import write_config
 from rdrr_converter.gguf.draft_head import with_further_layer
 from rdrr_converter.gguf.families.apertus import stated_parameters
+from rdrr_converter.gguf.families.encoders import from_position_zero
 from rdrr_converter.gguf.families.gemma4 import without_padding
 from rdrr_converter.gguf.file import FILE_TYPES
 from rdrr_converter.gguf.mmproj import write_text
@@ -96,6 +97,7 @@ def plan_gguf(
             `lossless` is set.
     """
     row = find_gguf_architecture(rule, package).for_tensors(tensor.name for tensor in tensors)
+    _, tensors = from_position_zero(package.manifest, tensors)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     row.check(package)
     elsewhere = [part for part in (row.in_metadata, row.left_out) if part]
@@ -108,8 +110,49 @@ def plan_gguf(
     check_complete(package, written, outgoing, rule)
     if row.factors_in_weights:
         outgoing = with_factors(package, outgoing, lossless=lossless)
+    if lossless:
+        _check_lossless(package, outgoing)
+    return outgoing
+
+
+def plan_layers(
+    package: Package,
+    tensors: Sequence[LogicalTensor],
+    names: Mapping[str, str],
+    *,
+    lossless: bool,
+) -> list[OutgoingTensor]:
+    """Plan the tensors of the layers after the pooling.
+
+    Args:
+        package: The package.
+        tensors: Its tensors.
+        names: llama.cpp's names of those of the layers, by their stored names.
+        lossless: Whether all values must stay as they are.
+
+    Raises:
+        ConversionError: A GGUF holds a tensor only with changed values although `lossless` is set.
+    """
+    outgoing = [
+        OutgoingTensor(
+            names[tensor.stored], (tensor,), tensor.shape, *storage_type(package, (tensor,))
+        )
+        for tensor in tensors
+        if tensor.stored in names
+    ]
+    if lossless:
+        _check_lossless(package, outgoing)
+    return outgoing
+
+
+def _check_lossless(package: Package, outgoing: Sequence[OutgoingTensor]) -> None:
+    """Check that all blocks can be copied.
+
+    Raises:
+        ConversionError: Some have to be decoded.
+    """
     lost = next((tensor for tensor in outgoing if tensor.why), None)
-    if lost is not None and lossless:
+    if lost is not None:
         raise ConversionError(
             "a GGUF cannot hold these blocks without changing them",
             where=f"{package.where}, {lost.parts[0].name}",
@@ -117,7 +160,6 @@ def plan_gguf(
             found=lost.why,
             hint="convert with `q4k_layout` row and `k_tail` ggml, or export without `lossless`",
         )
-    return outgoing
 
 
 def _check_experts(names: Sequence[str], package: Package) -> None:
@@ -215,9 +257,13 @@ def write_gguf(
         StoreError: The file cannot be written.
     """
     row = find_gguf_architecture(rule, package)
+    manifest = package.manifest
+    before = manifest.inference.output.position_embedding_offset
+    if before:
+        longest = config["max_position_embeddings"] - before
+        config = {**config, "max_position_embeddings": longest}
     entries, notes = write_config(config, row)
     entries = with_further_layer(entries, row, outgoing)
-    manifest = package.manifest
     entries |= write_text(manifest.vision, manifest.inference.rope, row.name)
     pooling, pooling_notes = pooling_entries(package, row)
     extra: dict[str, npt.NDArray[Any]] = dict(frequency_divisors(config))

@@ -20,6 +20,7 @@ from rdrr_converter.gguf.architectures import (
     ROPE_SHORT,
 )
 from rdrr_converter.gguf.config import read_config
+from rdrr_converter.gguf.families.encoders import from_position_zero
 from rdrr_converter.gguf.families.gemma4 import rope_divisors
 from rdrr_converter.gguf.rope import divisors, from_factors, from_metadata
 
@@ -56,6 +57,7 @@ def check_metadata(
     Raises:
         ConversionError: The metadata does not describe the package's model.
     """
+    manifest, tensors = from_position_zero(package.manifest, tensors)
     names = {tensor.name: tensor for tensor in tensors}
     read = read_config(
         entries,
@@ -71,7 +73,6 @@ def check_metadata(
     short, long = values.get(ROPE_SHORT), values.get(ROPE_LONG)
     read |= from_factors(short, long, read, package.where)
     read |= unpadded
-    manifest = package.manifest
     expected = without_factors(manifest) if row.factors_in_weights else manifest
     rule = find_architecture(read, None, package.where)
     written = [tensor for tensor in tensors if not (row.left_out and row.left_out in tensor.name)]

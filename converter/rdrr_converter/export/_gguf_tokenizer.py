@@ -17,7 +17,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.checkpoint.files import parse_json_object
-from rdrr_converter.gguf import word_pieces
+from rdrr_converter.gguf import unigram, word_pieces
 from rdrr_converter.gguf.pretokenizers import ASSUMED, PRETOKENIZERS
 from rdrr_converter.gguf.tokenizer import (
     BYTE,
@@ -92,9 +92,11 @@ def _object(package: Package, name: str) -> dict[str, Any] | None:
 def _kind(tokenizer: Mapping[str, Any]) -> str | None:
     """Return `gpt2` for byte-level BPE, `llama` for SentencePiece-like BPE, `bert` for WordPiece.
 
-    It is None for others.
+    It is `t5` for Unigram without bytes, and None for others.
     """
     model = tokenizer.get("model") or {}
+    if model.get("type") == "Unigram" and not model.get("byte_fallback"):
+        return unigram.KIND
     if model.get("type") == "WordPiece":
         return word_pieces.KIND
     if model.get("type") != "BPE":
@@ -107,13 +109,20 @@ def _kind(tokenizer: Mapping[str, Any]) -> str | None:
 def _count_tokens_without_row(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
     """Count the tokens whose ids have no row in the embedding."""
     added = {token["id"] for token in tokenizer.get("added_tokens") or ()}
-    return sum(index >= vocab_size for index in {*tokenizer["model"]["vocab"].values(), *added})
+    return sum(index >= vocab_size for index in {*_names(tokenizer["model"]), *added})
+
+
+def _names(model: Mapping[str, Any]) -> dict[int, str]:
+    """Return the tokens of a model by their ids; Unigram lists them with scores."""
+    if model.get("type") == "Unigram":
+        return {index: token for index, (token, _) in enumerate(model["vocab"])}
+    return {index: token for token, index in model["vocab"].items()}
 
 
 def _tokens(tokenizer: Mapping[str, Any], vocab_size: int, *, is_pieces: bool) -> Entries:
     model = tokenizer["model"]
     added = {token["id"]: token for token in tokenizer.get("added_tokens") or ()}
-    names = {index: token for token, index in model["vocab"].items()}
+    names = _names(model)
     names |= {index: token["content"] for index, token in added.items()}
     kinds = {
         index: CONTROL if token.get("special") else USER_DEFINED for index, token in added.items()
@@ -198,7 +207,36 @@ def _words(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     )
 
 
-_TRANSLATIONS = {"gpt2": _byte_level, "llama": _pieces, word_pieces.KIND: _words}
+def _unigram(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
+    tokens, model = entries[f"{PREFIX}tokens"], tokenizer["model"]
+    scores = [float(score) for _, score in model["vocab"]][: len(tokens)]
+    kinds = list(entries[f"{PREFIX}token_type"])
+    if (unknown := model.get("unk_id")) is not None:
+        kinds[unknown] = UNKNOWN
+    normalized = unigram.read_steps(tokenizer)
+    fields: Entries = {
+        f"{PREFIX}scores": scores + [unigram.UNUSED_SCORE] * (len(tokens) - len(scores)),
+        f"{PREFIX}token_type": kinds,
+        f"{PREFIX}pre": ASSUMED,
+        f"{PREFIX}add_space_prefix": normalized.adds_prefix,
+        f"{PREFIX}remove_extra_whitespaces": normalized.removes_spaces,
+    }
+    if normalized.charsmap:
+        fields[f"{PREFIX}precompiled_charsmap"] = normalized.charsmap
+    if normalized.is_whole:
+        return fields, ()
+    return {**fields, _WHOLE: json.dumps(tokenizer)}, (
+        "llama.cpp splits text as SentencePiece does, which is not what this tokenizer does (rdrr "
+        "reads the whole tokenizer.json in the GGUF)",
+    )
+
+
+_TRANSLATIONS = {
+    "gpt2": _byte_level,
+    "llama": _pieces,
+    word_pieces.KIND: _words,
+    unigram.KIND: _unigram,
+}
 
 
 def _adds_space(tokenizer: Mapping[str, Any]) -> bool | None:
@@ -251,6 +289,8 @@ def _of_encoders(package: Package, tokenizer: Mapping[str, Any], entries: Entrie
     index = entries.get(f"{PREFIX}seperator_token_id")
     if index is not None and _adds_eos(tokenizer, entries[f"{PREFIX}tokens"][index]):
         fields |= {f"{PREFIX}add_bos_token": True, f"{PREFIX}add_sep_token": True}
+        if _kind(tokenizer) != word_pieces.KIND:  # llama.cpp adds no separator after these
+            fields |= {f"{PREFIX}eos_token_id": index, f"{PREFIX}add_eos_token": True}
     return fields
 
 
@@ -260,7 +300,8 @@ def _adds_eos(tokenizer: Mapping[str, Any], eos: str | None) -> bool:
     for step in processor.get("processors", [processor]):
         single = step.get("single") if isinstance(step, Mapping) else None
         last = single[-1] if isinstance(single, list) and single else {}
-        if eos is not None and last.get("SpecialToken", {}).get("id") == eos:
+        named = step.get("sep") or [last.get("SpecialToken", {}).get("id")]
+        if eos is not None and named[0] == eos:
             return True
     return False
 

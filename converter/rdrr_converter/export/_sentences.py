@@ -20,7 +20,7 @@ from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule
-from rdrr_converter.architectures.base import SEQUENCE
+from rdrr_converter.architectures.base import TOKEN, HeadRule
 from rdrr_converter.reading.sentence_modules import MODULES, PROMPTS
 
 _TYPE = "sentence_transformers.models"
@@ -52,7 +52,8 @@ def head_tensors(manifest: Manifest, tensors: Sequence[LogicalTensor]) -> tuple[
 def _names(block: EmbeddingPostprocessor | None) -> frozenset[str | None]:
     """Return the names of the tensors of the projections."""
     layers = () if block is None else block.projections
-    return frozenset(name for layer in layers for name in (layer.weight_tensor, layer.bias_tensor))
+    kinds = ("weight_tensor", "bias_tensor", "norm_tensor", "norm_bias_tensor")
+    return frozenset(getattr(layer, kind) for layer in layers for kind in kinds)
 
 
 def with_head_keys(
@@ -64,10 +65,11 @@ def with_head_keys(
         ConversionError: The architecture has no such class.
     """
     output, keys = manifest.inference.output, dict(config)
-    if output.embedding_postprocessor is None:
+    block = output.embedding_postprocessor
+    if block is None:
         return keys
     if output.classifier is not None:
-        return keys | _label_keys(output.classifier, rule)
+        return keys | _label_keys(output.classifier, block, rule)
     bodies = [name for name in rule.classes if name.endswith("Model") and name not in _heads(rule)]
     return keys | ({"architectures": bodies[:1]} if bodies else {})
 
@@ -76,23 +78,52 @@ def _heads(rule: ArchitectureRule) -> tuple[str, ...]:
     return tuple(name for name in rule.classes if name.endswith(_LABELLED))
 
 
-def _label_keys(block: Classifier, rule: ArchitectureRule) -> dict[str, Any]:
-    heads = _heads(rule)
-    if not heads:
-        raise ConversionError(f"{rule.name} has no class with a classification head")
-    stem = next(heads[0].removesuffix(ending) for ending in _LABELLED if heads[0].endswith(ending))
+def _label_keys(
+    classifier: Classifier, block: EmbeddingPostprocessor, rule: ArchitectureRule
+) -> dict[str, Any]:
+    """Return the class with the head of a package, and its labels.
+
+    Raises:
+        ConversionError: No class of the architecture has this head.
+    """
+    stored = [layer.weight_tensor for layer in block.projections]
+    head = next((head for head in rule.heads if _is_of(head, stored, block.pooling_mode)), None)
+    stems = [
+        name.removesuffix(part)
+        for name in (*_heads(rule), *rule.classes)
+        for part in (*_LABELLED, "Model")
+        if name.endswith(part)
+    ]
+    if head is None or not stems:
+        raise ConversionError(
+            f"{rule.name} has no class with this classification head",
+            expected=" or ".join(
+                ", ".join(f"{layer.module}.weight" for layer in head.layers)
+                for head in rule.heads
+                if head.labels
+            ),
+            found=f"{', '.join(stored)}, pooling {block.pooling_mode}",
+        )
     problems = {
         "identity": "regression",
         "sigmoid": "multi_label_classification",
         "softmax": "single_label_classification",
     }
     return {
-        "architectures": [f"{stem}{SEQUENCE}"],
-        "id2label": {str(index): name for index, name in enumerate(block.labels)},
-        "label2id": {name: index for index, name in enumerate(block.labels)},
-        "num_labels": len(block.labels),
-        "problem_type": problems[block.activation],
+        "architectures": [f"{stems[0]}{head.ending}"],
+        "id2label": {str(index): name for index, name in enumerate(classifier.labels)},
+        "label2id": {name: index for index, name in enumerate(classifier.labels)},
+        "num_labels": len(classifier.labels),
+        "problem_type": problems[classifier.activation],
     }
+
+
+def _is_of(head: HeadRule, stored: Sequence[str], pooling: str) -> bool:
+    """Return whether a head has these weights and reads these tokens."""
+    reads = callable(head.pooling) or head.pooling == pooling
+    names = [f"{layer.module}.weight" for layer in head.layers]
+    is_of_tokens = head.ending == TOKEN
+    return head.labels and reads and names == stored and is_of_tokens is (pooling == "none")
 
 
 def write_modules(package: Package, folder: Path) -> None:

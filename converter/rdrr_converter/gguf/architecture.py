@@ -15,6 +15,7 @@ from rdrr_converter.architectures.base import StackRule
 from rdrr_converter.checkpoint.outgoing import OutgoingTensor, Stack
 from rdrr_converter.checkpoint.source import SourceTensor
 from rdrr_converter.gguf import layer_names
+from rdrr_converter.gguf.rank_head import RankForm
 from rdrr_converter.gguf.settings import IGNORED_WINDOW, Config, Setting
 
 Parts = tuple[LogicalTensor, ...]
@@ -48,8 +49,7 @@ class GgufArchitecture:
         left_out: A part of the names of tensors for which llama.cpp has no place.
         factors_in_weights: Whether the factors of the model are part of the weights.
         has_attention: Whether any layer has attention.
-        rank_class: The class of Hugging Face's configuration for a reranking model, where llama.cpp
-            has a head on the last token and the softmax of its labels; None where it does not.
+        rank: How llama.cpp computes the scores of a ranking model; None where it does not.
         has_draft_head: Whether llama.cpp loads the head for multi-token prediction.
         has_experts: Whether the models have experts, where llama.cpp gives those with experts
             another name than those without; None where it does not.
@@ -88,7 +88,7 @@ class GgufArchitecture:
     left_out: str | None = None
     two_norms: Mapping[str, str] | None = None
     has_draft_head: bool = False
-    rank_class: str | None = None
+    rank: RankForm | None = None
     has_experts: bool | None = None
     has_betas: bool = False
     check: Callable[[Package], None] = lambda _package: None

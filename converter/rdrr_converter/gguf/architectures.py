@@ -76,9 +76,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             llama.LLAMA,
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
             qwen.QWEN2_MOE,
-            GgufArchitecture(
-                "qwen3", "Qwen3ForCausalLM", rank_class="Qwen3ForSequenceClassification"
-            ),
+            qwen.QWEN3,
             qwen.QWEN3_MOE,
             gemma.GEMMA2,
             gemma.GEMMA3,

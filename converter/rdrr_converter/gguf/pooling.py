@@ -1,32 +1,18 @@
-"""Embedding and reranking models in GGUF files, read as the files of sentence-transformers.
-
-A reranking model has a linear layer on the last token, with a row for each label. llama.cpp writes
-Qwen3-Reranker this way: the layer holds the rows of the output matrix for the tokens `yes` and
-`no`, and the softmax of the two logits is the result. Such a file is read as a checkpoint that
-classifies texts.
-"""
+"""Embedding models in GGUF files, read as the files of sentence-transformers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from rdrr_format.errors import ConversionError
-from rdrr_manifests import rank_question
-from rdrr_manifests.models import Classifier, EmbeddingPostprocessor
 from rdrr_manifests.models.embedding import Projection
 from rdrr_manifests.package import Package
 
 from rdrr_converter.gguf.architecture import GgufArchitecture
-
-_RANK = 4
-"""The value of `pooling_type` of reranking models."""
-
-_LABELS = "classifier.output_labels"
-_RANK_HEAD = "cls.output.weight"
+from rdrr_converter.gguf.rank_head import RANK, rank_entries, rank_names
 
 _POOLING_TYPES: Mapping[int, str] = MappingProxyType({1: "mean", 2: "cls", 3: "last"})
 """The pooling of each value of `pooling_type`; 0 is none."""
@@ -44,48 +30,6 @@ _WITH_LAYERS = "gemma-embedding"
 """The architecture whose linear layers llama.cpp computes."""
 
 _HINT = "export it `to` safetensors"
-
-_RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
-_QUESTION = f"{rank_question.BEFORE}{rank_question.PAIR}{rank_question.AFTER}".replace(
-    "{instruction}", rank_question.INSTRUCTION
-)
-"""The question of the published Qwen3-Reranker models, as llama.cpp's server fills it in."""
-
-
-@dataclass(frozen=True)
-class RankHead:
-    """What a GGUF states of the head of a reranking model.
-
-    Attributes:
-        names: Names of its tensors in a checkpoint, by llama.cpp's; empty without such a head.
-        config: Keys of the configuration.
-    """
-
-    names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-
-def read_rank_head(
-    metadata: Mapping[str, Any], architecture: GgufArchitecture, names: Collection[str]
-) -> RankHead:
-    """Return the head of a reranking model of the form that llama.cpp writes, if there is one.
-
-    Args:
-        metadata: Metadata of the file.
-        architecture: Its architecture.
-        names: llama.cpp's names of its tensors.
-    """
-    kind = metadata.get(f"{architecture.name}.pooling_type")
-    if architecture.rank_class is None or kind != _RANK or _RANK_HEAD not in names:
-        return RankHead()
-    config: dict[str, Any] = {
-        "architectures": [architecture.rank_class],
-        "problem_type": "single_label_classification",
-    }
-    labels = metadata.get(f"{architecture.name}.{_LABELS}")
-    if isinstance(labels, list):
-        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-    return RankHead({_RANK_HEAD: "score.weight"}, config)
 
 
 def module_files(
@@ -113,7 +57,7 @@ def module_files(
             "this pooling cannot be converted",
             where=f"{where}, {name}.pooling_type",
             expected=", ".join(f"{number} ({mode})" for number, mode in _POOLING_TYPES.items()),
-            found=f"{kind} (scores of a reranking model)" if kind == _RANK else kind,
+            found=f"{kind} (scores of a ranking model)" if kind == RANK else kind,
         )
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     files: dict[str, object] = {"1_Pooling/config.json": {"pooling_mode": _MODES[pooling]}}
@@ -149,7 +93,7 @@ def pooling_entries(
         return {}, ()
     layers = block.projections
     if output.classifier is not None:
-        return _rank_entries(output.classifier, block, row), ()
+        return rank_entries(output.classifier, block, name, row.rank)
     if layers and (name != _WITH_LAYERS or len(layers) > len(DENSE) or _has_biases(layers)):
         raise ConversionError(
             "llama.cpp has no such linear layers after the pooling",
@@ -172,38 +116,16 @@ def pooling_entries(
     return entries, tuple(notes)
 
 
-def _rank_entries(
-    classifier: Classifier, block: EmbeddingPostprocessor, row: GgufArchitecture
-) -> dict[str, Any]:
-    """Return the metadata of a head that llama.cpp has for reranking models.
-
-    Raises:
-        ConversionError: llama.cpp has no such head.
-    """
-    has_form = classifier.activation == "softmax" and block.pooling_mode == "last"
-    if row.rank_class is None or not has_form or _has_biases(block.projections):
-        raise ConversionError(
-            "llama.cpp has no such classification head",
-            expected="that of a Qwen 3 whose labels have a softmax, without a bias",
-            found=f"{row.name}, {classifier.activation}, {len(classifier.labels)} labels",
-            hint=_HINT,
-        )
-    entries: dict[str, Any] = {
-        f"{row.name}.pooling_type": _RANK,
-        f"{row.name}.{_LABELS}": list(classifier.labels),
-    }
-    if classifier.labels == ("yes", "no"):
-        entries |= {"tokenizer.chat_templates": ["rerank"], _RERANK_TEMPLATE: _QUESTION}
-    return entries
-
-
-def layer_names(package: Package) -> dict[str, str]:
-    """Return llama.cpp's names of the linear layers after the pooling, by their stored names."""
-    block = package.manifest.inference.output.embedding_postprocessor
-    layers = () if block is None else block.projections
-    if package.manifest.inference.output.classifier is not None:
-        return {layer.weight_tensor: _RANK_HEAD for layer in layers}
-    return {layer.weight_tensor: weight for weight, layer in zip(DENSE, layers, strict=False)}
+def layer_names(package: Package, row: GgufArchitecture) -> dict[str, str]:
+    """Return llama.cpp's names of the tensors after the pooling, by their stored names."""
+    output = package.manifest.inference.output
+    block = output.embedding_postprocessor
+    if block is None:
+        return {}
+    if output.classifier is not None:
+        return rank_names(block, row.rank)
+    pairs = zip(DENSE, block.projections, strict=False)
+    return {layer.weight_tensor: weight for weight, layer in pairs}
 
 
 def _has_biases(layers: Sequence[Projection]) -> bool:

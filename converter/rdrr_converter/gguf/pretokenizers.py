@@ -5,10 +5,13 @@ Each row states what the `tokenizer.json` of that model family contains.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+_META = "▁"
 
 ASSUMED = "default"
 """The name that llama.cpp writes for a tokenizer that it does not know; older files omit it."""
@@ -133,6 +136,7 @@ def _rows() -> dict[str, Pretokenizer]:
         **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "trillion"), gpt2),
         **dict.fromkeys(("gigachat", "a.x-4.0", "mellum", "jais", "granite-docling"), gpt2),
         **dict.fromkeys(("jina-es", "jina-de", "jina-v2-es", "jina-v2-de"), gpt2),
+        **dict.fromkeys(("roberta-bpe", "jina-v1-en"), gpt2),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "lfm2"), llama3),
         **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0"), llama3),
         **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), thirds),
@@ -161,20 +165,34 @@ def _rows() -> dict[str, Pretokenizer]:
 PRETOKENIZERS: Mapping[str, Pretokenizer] = MappingProxyType(_rows())
 
 
-def sentencepiece_parts(*, prefix: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def sentencepiece_parts(
+    *, prefix: bool, charsmap: bytes = b"", removes_spaces: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the normalizer and the decoder of a SentencePiece vocabulary, as JSON.
 
     Args:
         prefix: Whether to put a space before a text.
+        charsmap: The table of characters that are replaced first; empty for none.
+        removes_spaces: Whether spaces around a text, and all but one of several, are removed.
     """
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    steps: list[dict[str, Any]] = []
+    if charsmap:
+        encoded = base64.b64encode(charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": encoded})
+    if removes_spaces:
+        steps += [
+            # `Strip` would remove line breaks too.
+            {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]
+    if prefix:
+        steps.append({"type": "Prepend", "prepend": _META})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _META})
+    back = {"type": "Replace", "pattern": {"String": _META}, "content": " "}
     decoders: list[dict[str, Any]] = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if not prefix:
-        return replace, {"type": "Sequence", "decoders": decoders}
-    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-    prepend = {"type": "Prepend", "prepend": "▁"}
+    if prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return (
-        {"type": "Sequence", "normalizers": [prepend, replace]},
-        {"type": "Sequence", "decoders": [*decoders, strip]},
+        {"type": "Sequence", "normalizers": steps} if len(steps) > 1 else steps[0],
+        {"type": "Sequence", "decoders": decoders},
     )

@@ -32,7 +32,8 @@ from rdrr_converter.gguf.config import read_config
 from rdrr_converter.gguf.families.apertus import stated_tensors
 from rdrr_converter.gguf.file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.gguf.mmproj import is_mmproj, with_tower, with_tower_beside
-from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files, read_rank_head
+from rdrr_converter.gguf.pooling import DENSE, FOLDERS, module_files
+from rdrr_converter.gguf.rank_head import read_rank_head
 from rdrr_converter.gguf.rope import from_factors, from_metadata
 from rdrr_converter.gguf.settings import notes_on_window
 from rdrr_converter.gguf.stored import decoded, map_tensor, read_tensor
@@ -104,11 +105,9 @@ def open_file(
         if name in stored
     ]
     architecture = architecture.for_tensors(stored)
-    head = read_rank_head(metadata, architecture, stored)
-    scores = [
-        replace(_source_tensor(stored.pop(theirs), architecture, 0), name=ours)
-        for theirs, ours in head.names.items()
-    ]
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    head = read_rank_head(metadata, architecture.name, architecture.rank, shapes, path)
+    scores = [_score_tensor(stored.pop(theirs), ours) for theirs, ours in head.names.items()]
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
@@ -138,9 +137,10 @@ def open_file(
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
         generated={**tokenizer, **modules},
-        notes=(*notes, *module_notes, *notes_on_window(config, architecture.settings)),
+        notes=(*notes, *head.notes, *module_notes, *notes_on_window(config, architecture.settings)),
         modules={name: {layer.name: layer} for name, layer in zip(FOLDERS, layers, strict=False)},
         follow_links=follow_links,
+        head=head.rule,
     )
     if mmproj is not None:
         return with_tower(source, metadata, mmproj)
@@ -228,6 +228,13 @@ def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
         )
     values: npt.NDArray[np.float64] = read_tensor(tensor, tensor.name).read()[0].astype(np.float64)
     return values
+
+
+def _score_tensor(tensor: GgufTensor, name: str) -> SourceTensor:
+    """Return a tensor of the head of a ranking model; one row may be stored as a vector."""
+    read = decoded(read_tensor(tensor, name))
+    is_row = len(read.shape) == 1 and name.endswith(".weight") and "norm" not in name
+    return replace(read, shape=(1, read.columns)) if is_row else read
 
 
 def _source_tensor(

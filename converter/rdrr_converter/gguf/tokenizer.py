@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.gguf import word_pieces
+from rdrr_converter.gguf import unigram, word_pieces
 from rdrr_converter.gguf.end_tokens import STATED, end_tokens
+from rdrr_converter.gguf.post_processor import Around, template
 from rdrr_converter.gguf.pretokenizers import (
     ASSUMED,
     PRETOKENIZERS,
@@ -34,6 +36,9 @@ MERGED_PIECES = "gemma4"
 
 _MERGED_BY_ID = ("gemma3", "gemma-embedding")
 """Architectures whose scores do not give the order of merges; the ids give it."""
+
+_ONE_SEPARATOR = ("modern-bert",)
+"""Encoders with one separator between texts although their tokens are not those of WordPiece."""
 
 _SPECIAL = {
     "bos": "bos_token",
@@ -92,6 +97,7 @@ class _Vocabulary:
         # Decoders may state such tokens too, but nothing reads them there.
         name = metadata.get("general.architecture")
         is_causal = metadata.get(f"{name}.attention.causal") is not False
+        self._pools = not is_causal or metadata.get(f"{name}.pooling_type") not in (None, 0)
         self._special = _SPECIAL if is_causal else {**_SPECIAL, **_OF_ENCODERS}
         self._ids = {name: self._id(f"{name}_token_id") for name in self._special}
         if self._model == word_pieces.KIND:
@@ -162,9 +168,7 @@ class _Vocabulary:
 
         A prompt that is to be continued must not end with it, whatever the file states.
         """
-        name = self._metadata.get("general.architecture")
-        pools = self._metadata.get(f"{name}.pooling_type") not in (None, 0)
-        return pools and self._flag("add_eos_token", False)
+        return self._pools and self._flag("add_eos_token", self._model == unigram.KIND)
 
     def settings(self) -> dict[str, Any]:
         """Return the content of `tokenizer_config.json`."""
@@ -222,6 +226,8 @@ class _Vocabulary:
         if self._model == word_pieces.KIND:
             note = "the GGUF does not say whether its tokenizer is uncased: it is, as in llama.cpp"
             return self._words(), (note,)
+        if self._model == unigram.KIND:
+            return self._unigram(), ()
         if self._model == MERGED_PIECES:
             return self._sentencepiece(self._merges(), adds_space=False), ()
         if self._model != "gpt2":
@@ -253,26 +259,54 @@ class _Vocabulary:
             },
         )
 
-    def _words(self) -> dict[str, Any]:
-        unknown = self._ids["unknown"]
-        name = "[UNK]" if unknown is None else self._tokens[unknown]
+    def _file(self, model: Mapping[str, Any], **steps: Any) -> dict[str, Any]:
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": self._added_tokens(),
-            **word_pieces.UNCASED,
-            "post_processor": self._processor(),
-            "model": word_pieces.model_of(self._tokens, self._types, name),
+            **steps,
+            "post_processor": template(self._tokens, self._around()),
+            "model": model,
         }
+
+    def _words(self) -> dict[str, Any]:
+        unknown = self._ids["unknown"]
+        name = "[UNK]" if unknown is None else self._tokens[unknown]
+        model = word_pieces.model_of(self._tokens, self._types, name)
+        return self._file(model, **word_pieces.UNCASED)
+
+    def _unigram(self) -> dict[str, Any]:
+        scores, table = self._list("scores", float), self._list("precompiled_charsmap", int)
+        if len(scores) != len(self._tokens) or not all(map(isfinite, scores)):
+            raise self._fault("scores", f"{len(self._tokens)} finite numbers", len(scores))
+        if not all(0 <= byte < 256 for byte in table):
+            raise self._fault("precompiled_charsmap", "bytes", "other numbers")
+        normalizer, decoder = sentencepiece_parts(
+            prefix=self._flag("add_space_prefix", True),
+            charsmap=bytes(table),
+            removes_spaces=self._flag("remove_extra_whitespaces", False),
+        )
+        unknown = self._unknown()
+        unknown = unigram.UNKNOWN_ID if unknown is None else unknown
+        if unknown >= len(self._tokens):
+            raise self._fault("tokens", f"the unknown token, {unknown}", len(self._tokens))
+        end = max(self._vocab_size(), unknown + 1)
+        model = unigram.model_of(self._tokens[:end], scores[:end], self._types[:end], unknown)
+        return self._file(model, normalizer=normalizer, pre_tokenizer=None, decoder=decoder)
+
+    def _unknown(self) -> int | None:
+        """Return the id of the unknown token, which its type may state."""
+        unknown = self._ids["unknown"]
+        if unknown is None and UNKNOWN in self._types:
+            return self._types.index(UNKNOWN)
+        return unknown
 
     def _merges(self) -> list[list[str]]:
         return [merge.split(" ", 1) for merge in self._list("merges", str)]
 
     def _sentencepiece(self, merges: list[list[str]], *, adds_space: bool) -> dict[str, Any]:
-        unknown = self._ids["unknown"]
-        if unknown is None and UNKNOWN in self._types:
-            unknown = self._types.index(UNKNOWN)
+        unknown = self._unknown()
         model = {
             "ignore_merges": False,
             "byte_fallback": BYTE in self._types,
@@ -311,24 +345,17 @@ class _Vocabulary:
         self, model: Mapping[str, Any], merges: list[list[str]], **steps: Any
     ) -> dict[str, Any]:
         vocab_size = self._vocab_size()
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": self._added_tokens(),
-            **steps,
-            "post_processor": self._processor(),
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                **model,
-                "vocab": {token: index for index, token in enumerate(self._tokens[:vocab_size])},
-                "merges": merges,
-            },
+        parts = {
+            "type": "BPE",
+            "dropout": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            **model,
+            "vocab": {token: index for index, token in enumerate(self._tokens[:vocab_size])},
+            "merges": merges,
         }
+        return self._file(parts, **steps)
 
     def _vocab_size(self) -> int:
         """Return the size of the vocabulary without the added and unused tokens at its end."""
@@ -354,35 +381,16 @@ class _Vocabulary:
             if kind in (CONTROL, USER_DEFINED)
         ]
 
-    def _processor(self) -> dict[str, Any] | None:
-        """Return the post-processor that puts special tokens around a text; None for none."""
-        before = self._ids["bos"] if self._adds_bos else None
-        after = self._last
-        if before is None and after is None:
-            return None
-        # A separator stands between texts, so that only the first begins with a token.
-        is_separated = after is not None and after == self._ids.get("seperator")
-        parts = {
-            name: [
-                *self._special_tokens(None if is_separated and kind else before, kind),
-                {"Sequence": {"id": name, "type_id": kind}},
-                *self._special_tokens(after, kind),
-            ]
-            for kind, name in enumerate("AB")
-        }
-        tokens = {self._tokens[index]: index for index in (before, after) if index is not None}
-        return {
-            "type": "TemplateProcessing",
-            "single": parts["A"],
-            "pair": [*parts["A"], *parts["B"]],
-            "special_tokens": {
-                token: {"id": token, "ids": [index], "tokens": [token]}
-                for token, index in tokens.items()
-            },
-        }
+    def _around(self) -> Around:
+        """Return the special tokens around texts.
 
-    def _special_tokens(self, index: int | None, kind: int) -> list[dict[str, Any]]:
-        """Return the part of a template that adds a token; nothing for None."""
-        if index is None:
-            return []
-        return [{"SpecialToken": {"id": self._tokens[index], "type_id": kind}}]
+        A separator stands between texts, so that only the first begins with a token. RoBERTa and
+        its relatives have two of them, and no types.
+        """
+        before, after = self._ids["bos"] if self._adds_bos else None, self._last
+        if after is None or after != self._ids.get("seperator"):
+            return Around(before, after, second=before)
+        name = self._metadata.get("general.architecture")
+        if self._model == word_pieces.KIND or name in _ONE_SEPARATOR:
+            return Around(before, after, second=None)
+        return Around(before, after, second=after, has_types=False)

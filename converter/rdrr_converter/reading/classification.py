@@ -104,6 +104,8 @@ def _head_of(source: Source, rule: ArchitectureRule) -> HeadRule | None:
     A checkpoint of sentence-transformers may keep the class that it was trained as, whose head for
     masked tokens has no part in its embeddings.
     """
+    if source.head is not None:
+        return source.head
     names = stated_names(source.config)
     for head in rule.heads:
         if any(name.endswith(head.ending) for name in names):
@@ -143,6 +145,7 @@ def _read_layer(
                 where=f"{source.path}, {tensor.name}",
                 expected=shape,
                 found=tensor.shape,
+                hint="the configuration and the weights do not belong together",
             )
     if layer.norm and norm["weight"] is None:
         raise SourceError(

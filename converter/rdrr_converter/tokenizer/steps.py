@@ -7,7 +7,6 @@ normalized as SentencePiece itself does it.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.gguf.pretokenizers import Pretokenizer
+from rdrr_converter.gguf.pretokenizers import Pretokenizer, sentencepiece_parts
 from rdrr_converter.tokenizer.sentencepiece import UNIGRAM, SentencePieceModel
 
 _META = "▁"
@@ -67,7 +66,7 @@ def metaspace_steps(scheme: str) -> dict[str, Any]:
             "prepend_scheme": scheme,
             "split": False,
         },
-        "decoder": _decoder(strip=scheme != "never"),
+        "decoder": sentencepiece_parts(prefix=scheme != "never")[1],
     }
 
 
@@ -156,35 +155,10 @@ def _unigram_steps(model: SentencePieceModel) -> dict[str, Any]:
 
 def _normalized_steps(model: SentencePieceModel) -> dict[str, Any]:
     """Return the steps of a text that is normalized as SentencePiece does it."""
-    steps: list[dict[str, Any]] = []
-    if model.charsmap:
-        encoded = base64.b64encode(model.charsmap).decode()
-        steps.append({"type": "Precompiled", "precompiled_charsmap": encoded})
-    if model.removes_spaces:
-        steps += [
-            # `Strip` would remove line breaks too.
-            {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""},
-            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-        ]
-    if model.adds_prefix:
-        steps.append({"type": "Prepend", "prepend": _META})
-    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _META})
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": None,
-        "decoder": _decoder(strip=model.adds_prefix),
-    }
-
-
-def _decoder(*, strip: bool) -> dict[str, Any]:
-    decoders: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": _META}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
-    if strip:
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return {"type": "Sequence", "decoders": decoders}
+    normalizer, decoder = sentencepiece_parts(
+        prefix=model.adds_prefix, charsmap=model.charsmap, removes_spaces=model.removes_spaces
+    )
+    return {"normalizer": normalizer, "pre_tokenizer": None, "decoder": decoder}
 
 
 def _bpe(tokens: Mapping[str, int], merges: list[list[str]], **options: Any) -> dict[str, Any]:

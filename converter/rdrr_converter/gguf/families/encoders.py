@@ -1,16 +1,19 @@
 """Encoders in GGUF files: BERT, Jina BERT, NomicBERT, also with experts, and ModernBERT.
 
+RoBERTa and XLM-RoBERTa are written as BERT, without the rows of positions that no token has.
 llama.cpp computes their GELU in its tanh form. Its embeddings add the first type of tokens to each
 token, so that pairs of texts have other results there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rdrr_manifests.graph.names import SUM_BIAS
+from rdrr_manifests.logical import LogicalTensor
+from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures.layers import FULL
@@ -20,6 +23,7 @@ from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture, Parts
 from rdrr_converter.gguf.families.gemma import LOCAL_ROPE
 from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.rank_head import RankForm
 from rdrr_converter.gguf.settings import (
     WRITTEN_WINDOW,
     Config,
@@ -40,6 +44,7 @@ _PERIOD = 3
 _IN_F32 = ("position_embd.weight", "token_types.weight")
 """Tensors that llama.cpp adds without converting them."""
 
+_POSITIONS = "model.embed_positions.weight"
 _OUTSIDE = {
     "token_embd": "model.embed_tokens",
     "position_embd": "model.embed_positions",
@@ -90,17 +95,49 @@ def _note_bias(_: Config) -> Notes:
 _NOT_CAUSAL = Setting(write=lambda _: {"attention.causal": False})
 _TYPES = Setting(_read_types)
 _GELU = Setting(notes=_note_gelu)
+_RANK = RankForm(
+    {"cls": "bert.pooler.dense", "cls.output": "classifier"},
+    "cls",
+    "tanh",
+    biases=("cls", "cls.output"),
+)
 
-BERT = GgufArchitecture(
+_BERT = GgufArchitecture(
     "bert",
     "BertModel",
     _after_sums(layer_names.LAYER),
     layer_norm=True,
     is_causal=False,
     outside=_OUTSIDE,
+    rank=_RANK,
     plan=_plan_added,
     settings=(_NOT_CAUSAL, _TYPES, _GELU),
 )
+BERT = replace(_BERT, classes=("RobertaModel",))
+
+
+def from_position_zero(
+    manifest: Manifest, tensors: Sequence[LogicalTensor]
+) -> tuple[Manifest, tuple[LogicalTensor, ...]]:
+    """Return a model whose positions begin in their first row, as llama.cpp's do.
+
+    Args:
+        manifest: The manifest of a package; RoBERTa's positions begin after that of the padding.
+        tensors: Its tensors.
+    """
+    output = manifest.inference.output
+    before = output.position_embedding_offset
+    if not before:
+        return manifest, tuple(tensors)
+    output = output.model_copy(update={"position_embedding_offset": 0})
+    inference = manifest.inference.model_copy(update={"output": output})
+    later = (
+        replace(tensor, shape=(tensor.rows - before, tensor.columns), first=tensor.first + before)
+        if tensor.name == _POSITIONS
+        else tensor
+        for tensor in tensors
+    )
+    return manifest.model_copy(update={"inference": inference}), tuple(later)
 
 
 def _with_plain_ups(tensors: Iterable[SourceTensor], config: Config) -> Iterator[SourceTensor]:
@@ -112,12 +149,14 @@ def _with_plain_ups(tensors: Iterable[SourceTensor], config: Config) -> Iterator
 
 
 JINA_BERT = replace(
-    BERT,
+    _BERT,
     name="jina-bert-v2",
     hf_class="JinaBertModel",
     layer=_after_sums(_with_gates(layer_names.LAYER)),
     other_forms={"ffn_gate": "mlp.gate_proj"},
     in_hf_form=_with_plain_ups,
+    # llama.cpp loads no other form: the first layer of the published models has no place.
+    rank=RankForm({"cls": "classifier"}, "cls", "tanh", biases=("cls",)),
     settings=(
         fixed(feed_forward_type="geglu", position_embedding_type="alibi"),
         number("attention.max_alibi_bias", "max_alibi_bias", 8.0),
@@ -127,11 +166,12 @@ JINA_BERT = replace(
     ),
 )
 NOMIC_BERT = replace(
-    BERT,
+    _BERT,
     name="nomic-bert",
     hf_class="NomicBertModel",
     layer=_after_sums(layer_names.ONE_STACK),
     has_experts=False,
+    rank=None,
     settings=(_NOT_CAUSAL, _TYPES),
 )
 NOMIC_BERT_MOE = replace(
@@ -178,6 +218,12 @@ MODERN_BERT = GgufArchitecture(
     is_causal=False,
     biases=False,
     outside={**layer_names.OUTSIDE, "token_embd_norm": "model.embed_norm"},
+    rank=RankForm(
+        {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"},
+        "mean",
+        "gelu_erf",
+        biases=("cls.output",),
+    ),
     settings=(
         fixed(attention_bias=False),
         _NOT_CAUSAL,

@@ -12,6 +12,7 @@ from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.families.linear_attention import PLAIN_NORM, in_hf_form, plan_state
 from rdrr_converter.gguf.metadata import GgufMetadata
+from rdrr_converter.gguf.rank_head import RankForm
 from rdrr_converter.gguf.settings import (
     IGNORED_WINDOW,
     WITHOUT_BIASES,
@@ -44,6 +45,11 @@ def _read_qwen3moe(read: GgufMetadata, config: Config) -> dict[str, Any]:
     return {_WIDTH: _read_qwen2moe(read, config)[_WIDTH], "norm_topk_prob": True}
 
 
+QWEN3 = GgufArchitecture(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    rank=RankForm({"cls.output": "score"}, "last", has_softmax=True),
+)
 QWEN2_MOE = GgufArchitecture(
     "qwen2moe",
     "Qwen2MoeForCausalLM",
