@@ -116,14 +116,14 @@ def allocate(plan: Planner, limit: int, engine: Engine) -> Allocation:
     usual = plan({})
     free = [tensor.name for tensor in usual.tensors if _is_free(tensor)]
     trials = _trials(plan, free)
+    least = plan(_smallest_types(trials)).total_size
+    _check_limit(least, limit)
     losses = _losses([usual, *(trial.plan for trial in trials)], free, engine)
     units = _units(trials, losses)
-    least = _chosen_plan(plan, _smallest(units), free).total_size
-    _check_limit(least, limit)
     left = limit - least
     while True:
         chosen = _climb(units, left)
-        final = _chosen_plan(plan, chosen, free)
+        final = plan({name: _type(chosen[_unit(name)].dtype) for name in free})
         if final.total_size <= limit:
             break
         left -= final.total_size - limit  # what aligning the tensors adds
@@ -187,11 +187,14 @@ def _trials(plan: Planner, free: Sequence[str]) -> list[_Trial]:
     return trials
 
 
-def _chosen_plan(
-    plan: Planner, chosen: Mapping[str, _Choice], names: Iterable[str]
-) -> ConversionPlan:
-    """Return the plan in which the named tensors have the types chosen for their units."""
-    return plan({name: _type(chosen[_unit(name)].dtype) for name in names})
+def _smallest_types(trials: Iterable[_Trial]) -> dict[str, ChosenType]:
+    """Return the type of each tensor that takes the fewest bytes."""
+    sizes: dict[str, dict[str, int]] = defaultdict(dict)
+    for trial in trials:
+        tensors = _tensors(trial.plan)
+        for name in trial.names:
+            sizes[name][trial.dtype] = tensors[name].size
+    return {name: _type(min(by_type, key=by_type.__getitem__)) for name, by_type in sizes.items()}
 
 
 def _tensors(plan: ConversionPlan) -> dict[str, PlannedTensor]:
@@ -243,17 +246,13 @@ def _units(
     return units
 
 
-def _smallest(units: Mapping[str, Sequence[_Choice]]) -> dict[str, _Choice]:
-    """Return the smallest choice of each unit, of several the one that loses least."""
-    return {
-        unit: min(choices, key=lambda choice: (choice.size, choice.loss))
-        for unit, choices in units.items()
-    }
+def _by_size(choice: _Choice) -> tuple[int, float]:
+    return choice.size, choice.loss
 
 
 def _climb(units: Mapping[str, Sequence[_Choice]], left: int) -> dict[str, _Choice]:
     """Take the best steps to larger types that `left` more bytes allow."""
-    chosen = _smallest(units)
+    chosen = {unit: min(choices, key=_by_size) for unit, choices in units.items()}
     while True:
         steps = [
             ((now.loss - choice.loss) / (choice.size - now.size), unit, choice)
