@@ -38,7 +38,7 @@ LADDER = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16")
 SHORT_LADDER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")
 """Further types for rows that are not a multiple of the block size of `LADDER`'s first.
 
-Where they are, each loses more than the type of `LADDER` that has its size.
+Other rows do without them: Q4_K has the size of Q4_0 and Q5_K that of Q5_0, with finer scales.
 """
 
 PIECES, PIECE_WEIGHTS = 8, 1 << 13
