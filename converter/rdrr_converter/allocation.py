@@ -2,8 +2,11 @@
 
 The loss that a type causes is estimated as the divergence of the predictions from those of the
 source, in nats a token: half the sum of the squared errors of a tensor, each weighed by its
-sensitivity (`rdrr imatrix --sensitivity`). All tensors begin with the smallest type. Then the step
-that saves the most divergence for each byte is taken, again and again, as long as it fits.
+sensitivity (`rdrr imatrix --sensitivity`). All tensors begin with their smallest type. Then the
+step that saves the most divergence for each byte is taken, again and again, as long as it fits.
+
+Blocks of 256 weights are padded where a row of 128 is stored, which takes more bytes than blocks of
+32 with more bits, so there both kinds of types are tried.
 """
 
 from __future__ import annotations
@@ -31,6 +34,12 @@ from rdrr_converter.plan import ChosenType, ConversionPlan, PlannedTensor
 
 LADDER = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16")
 """The types to choose from, the smallest first."""
+
+SHORT_LADDER = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")
+"""Further types for rows that are not a multiple of the block size of `LADDER`'s first.
+
+Other rows do without them: Q4_K has the size of Q4_0 and Q5_K that of Q5_0, with finer scales.
+"""
 
 PIECES, PIECE_WEIGHTS = 8, 1 << 13
 """Pieces of a tensor whose error stands for that of the whole, and about how many weights each."""
@@ -68,7 +77,7 @@ class _Choice:
     """A type of the tensors of a unit, which are chosen together.
 
     Attributes:
-        dtype: The type that is asked for, one of `LADDER`.
+        dtype: The type that is asked for, one of `LADDER` or `SHORT_LADDER`.
         size: Bytes of the tensors.
         loss: The divergence that their errors cause, in nats a token.
     """
@@ -76,6 +85,21 @@ class _Choice:
     dtype: str
     size: int
     loss: float
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A plan in which some tensors have one type of the ladders.
+
+    Attributes:
+        dtype: The type.
+        names: Names of these tensors.
+        plan: The plan.
+    """
+
+    dtype: str
+    names: Sequence[str]
+    plan: ConversionPlan
 
 
 def allocate(plan: Planner, limit: int, engine: Engine) -> Allocation:
@@ -91,11 +115,11 @@ def allocate(plan: Planner, limit: int, engine: Engine) -> Allocation:
     """
     usual = plan({})
     free = [tensor.name for tensor in usual.tensors if _is_free(tensor)]
-    plans = [plan(_all(free, name)) for name in LADDER]
-    least = plans[0].total_size
+    trials = _trials(plan, free)
+    least = plan(_smallest_types(trials)).total_size
     _check_limit(least, limit)
-    losses = _losses([usual, *plans], free, engine)
-    units = _units(plans, free, losses)
+    losses = _losses([usual, *(trial.plan for trial in trials)], free, engine)
+    units = _units(trials, losses)
     left = limit - least
     while True:
         chosen = _climb(units, left)
@@ -149,8 +173,28 @@ def _type(name: str) -> ChosenType:
     return ChosenType(DTYPES[name], "chosen by measured error")
 
 
-def _all(names: Iterable[str], dtype: str) -> dict[str, ChosenType]:
-    return dict.fromkeys(names, _type(dtype))
+def _trials(plan: Planner, free: Sequence[str]) -> list[_Trial]:
+    """Return plans with all types that each tensor may get."""
+
+    def trial(dtype: str, names: Sequence[str]) -> _Trial:
+        return _Trial(dtype, names, plan(dict.fromkeys(names, _type(dtype))))
+
+    trials = [trial(dtype, free) for dtype in LADDER]
+    smallest = _tensors(trials[0].plan)
+    padded = [name for name in free if smallest[name].geometry.padding]
+    if padded:
+        trials += [trial(dtype, padded) for dtype in SHORT_LADDER]
+    return trials
+
+
+def _smallest_types(trials: Iterable[_Trial]) -> dict[str, ChosenType]:
+    """Return the type of each tensor that takes the fewest bytes."""
+    sizes: dict[str, dict[str, int]] = defaultdict(dict)
+    for trial in trials:
+        tensors = _tensors(trial.plan)
+        for name in trial.names:
+            sizes[name][trial.dtype] = tensors[name].size
+    return {name: _type(min(by_type, key=by_type.__getitem__)) for name, by_type in sizes.items()}
 
 
 def _tensors(plan: ConversionPlan) -> dict[str, PlannedTensor]:
@@ -166,7 +210,7 @@ def _check_limit(least: int, limit: int) -> None:
     if least > limit:
         raise UsageError(
             "the model does not fit into that size",
-            expected=f"{least:,} bytes or more, with every matrix in {LADDER[0]}",
+            expected=f"{least:,} bytes or more, with every matrix in its smallest type",
             found=f"{limit:,} bytes",
             hint="a larger `size` or `bits_per_weight`",
         )
@@ -187,28 +231,28 @@ def _losses(
 
 
 def _units(
-    plans: Sequence[ConversionPlan],
-    names: Sequence[str],
-    losses: Mapping[tuple[str, str], float],
+    trials: Iterable[_Trial], losses: Mapping[tuple[str, str], float]
 ) -> dict[str, list[_Choice]]:
-    """Return the choices of each unit, the smallest first."""
+    """Return the choices of each unit."""
     units: dict[str, list[_Choice]] = defaultdict(list)
-    members: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        members[_unit(name)].append(name)
-    for dtype, plan in zip(LADDER, plans, strict=True):
-        tensors = _tensors(plan)
-        for unit, group in members.items():
-            stored = [tensors[name] for name in group]
+    for trial in trials:
+        tensors, members = _tensors(trial.plan), defaultdict(list)
+        for name in trial.names:
+            members[_unit(name)].append(tensors[name])
+        for unit, stored in members.items():
             size = sum(tensor.size for tensor in stored)
             loss = sum(losses[tensor.name, tensor.dtype.name] for tensor in stored)
-            units[unit].append(_Choice(dtype, size, loss))
+            units[unit].append(_Choice(trial.dtype, size, loss))
     return units
+
+
+def _by_size(choice: _Choice) -> tuple[int, float]:
+    return choice.size, choice.loss
 
 
 def _climb(units: Mapping[str, Sequence[_Choice]], left: int) -> dict[str, _Choice]:
     """Take the best steps to larger types that `left` more bytes allow."""
-    chosen = {unit: choices[0] for unit, choices in units.items()}
+    chosen = {unit: min(choices, key=_by_size) for unit, choices in units.items()}
     while True:
         steps = [
             ((now.loss - choice.loss) / (choice.size - now.size), unit, choice)

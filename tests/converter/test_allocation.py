@@ -10,6 +10,7 @@ import rdrr
 from rdrr._convert import calibration_text
 from rdrr._report_view import read_report
 from rdrr.importance import measure_importance
+from rdrr_converter.allocation import SHORT_LADDER
 from rdrr_converter.convert import convert
 from rdrr_converter.export.imatrix import Activations, Origin, write_imatrix
 from rdrr_format.errors import FormatError, UsageError
@@ -109,6 +110,31 @@ def test_the_bits_go_to_what_counts(tmp_path, rng, sensitive, other):
     sizes = {"Q4_K": 4, "Q5_K": 5, "Q6_K": 6, "Q8_0": 8, "F16": 16}
     assert sizes[types[sensitive]] > sizes[types[other]]
     assert any("chosen by measured error" in note for note in result.notes)
+
+
+def types_within(tmp_path, rng, bits, **options):
+    """Return the types by projection of a model whose keys and values have 128 outputs."""
+    model = make_model(TINY_MODELS[0], rng, num_hidden_layers=1)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    imatrix = made_importance(tmp_path / "m.gguf", model, None)
+    result = convert(
+        tmp_path / "source", tmp_path / "out", bits_per_weight=bits, imatrix=imatrix, dry_run=True,
+        **options,
+    )  # fmt: skip
+    return {tensor.name.split(".")[-2]: tensor.dtype for tensor in result.tensors}
+
+
+@pytest.mark.parametrize("bits", [4.6, 6.5])
+def test_blocks_of_256_are_not_padded_where_smaller_ones_lose_less(tmp_path, rng, bits):
+    types = types_within(tmp_path, rng, bits, transpose_weights=True)
+    assert {types["k_proj"], types["v_proj"]} <= {*SHORT_LADDER, "Q8_0"}
+    assert not {types[name] for name in ("q_proj", "o_proj", "down_proj")} & set(SHORT_LADDER)
+
+
+def test_types_of_small_blocks_are_left_out_where_nothing_is_padded(tmp_path, rng):
+    types = types_within(tmp_path, rng, 4.6)
+    assert types["k_proj"] in {"Q4_K", "Q5_K"}
+    assert not set(types.values()) & set(SHORT_LADDER)
 
 
 def test_types_that_the_user_states_stay(tmp_path, rng):

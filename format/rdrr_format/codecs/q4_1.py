@@ -32,8 +32,20 @@ def _pack(rows: int, factors: Bytes, codes: Bytes) -> Bytes:
     return np.concatenate([factors, pack_nibbles(codes)], axis=1).reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :4], codes)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     return dequantize_with_minimum(blocks, unpack_nibbles(blocks[:, 4:]))
 
 
-Q4_1 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q4_1 = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=16,
+    recoder=_recode,
+)

@@ -35,10 +35,22 @@ def _pack(rows: int, scales: Bytes, codes: Bytes) -> Bytes:
     return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :2], codes)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     codes = unpack_nibbles(blocks[:, 6:]) | unpack_fifth_bits(blocks[:, 2:6])
     centred = codes.astype(np.float32) - np.float32(16)
     return centred * f16_floats(blocks[:, :2])[:, None]
 
 
-Q5_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q5_0 = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=32,
+    recoder=_recode,
+)

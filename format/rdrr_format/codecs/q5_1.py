@@ -38,9 +38,21 @@ def _pack(rows: int, factors: Bytes, codes: Bytes) -> Bytes:
     return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
+def _recode(blocks: Bytes, codes: Bytes) -> Bytes:
+    return _pack(len(blocks), blocks[:, :4], codes)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     codes = unpack_nibbles(blocks[:, 8:]) | unpack_fifth_bits(blocks[:, 4:8])
     return dequantize_with_minimum(blocks, codes)
 
 
-Q5_1 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)
+Q5_1 = Codec(
+    _DTYPE,
+    _quantize,
+    _dequantize,
+    takes_importance=True,
+    refiner=_refine,
+    levels=32,
+    recoder=_recode,
+)

@@ -12,7 +12,7 @@ from rdrr_format.encoding import decode_tensor, encode_tensor
 from rdrr_format.layouts import Layout
 
 N, K = 256, 300  # with a padded block at the end of each row
-TYPES = ["Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q8_0"]
+TYPES = ["Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
 
 def correlated(rng, count):
