@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from rdrr_format.errors import DeviceError
+
+Bytes = npt.NDArray[np.uint8]
 
 OFFSET_ALIGNMENT = 256
 """Alignment in bytes of a bound slice: the strictest that WebGPU allows an adapter to require."""

@@ -15,9 +15,9 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from rdrr_device.buffers import BufferSlice, BufferUsage, align
+from rdrr_device.buffers import BufferSlice, BufferUsage, Bytes, align
 from rdrr_device.handle import DeviceHandle
-from rdrr_device.implementations.interface import Bytes, device_lost
+from rdrr_device.implementations.interface import device_lost
 
 STAGING_BYTES = 64 * 1024
 """Smallest size of a reused staging buffer; larger copies get larger ones."""

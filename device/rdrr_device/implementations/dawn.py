@@ -21,10 +21,10 @@ from typing import Any, ClassVar, get_args
 from rdrr_format.errors import DeviceError
 from rdrr_format.extras import import_extra
 
+from rdrr_device.buffers import Bytes
 from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape, Scalar
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
-    Bytes,
     Implementation,
     RawCalls,
     WebGpuName,

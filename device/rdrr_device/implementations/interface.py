@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.buffers import Bytes
 from rdrr_device.capabilities import MatrixShape
 
 WebGpuName = Literal["wgpu", "dawn"]
-
-Bytes = npt.NDArray[np.uint8]
 
 Launch = tuple[Any, Any, int, int, int]
 """C handles of the pipeline and the bind group, and the number of workgroups along x, y and z."""

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from rdrr_format.errors import DeviceError
 
+from rdrr_device.buffers import Bytes
 from rdrr_device.implementations.c_declarations import kept_declarations
 from rdrr_device.implementations.interface import (
     AWAKE_SECONDS,
-    Bytes,
     Implementation,
     RawCalls,
     WebGpuName,

@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.buffers import BufferSlice
-from rdrr_device.readback import Bytes, Fetch
+from rdrr_device.buffers import BufferSlice, Bytes
+from rdrr_device.readback import Fetch
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared

@@ -15,8 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice
-from rdrr_device.readback import Bytes
+from rdrr_device.buffers import BufferSlice, Bytes
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.exec.executor import Executor, Prepared
