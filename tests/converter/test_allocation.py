@@ -38,7 +38,7 @@ def divergence(package, plain, text):
     from rdrr.evaluate import compare
 
     with rdrr.load(package, backend="cpu") as model, rdrr.load(plain, backend="cpu") as base:
-        return compare(model, base, text, window=256, limit=2048).mean_divergence
+        return compare(model, base, text, window=256, limit=LIMIT).mean_divergence
 
 
 COLUMNS = pytest.param(
