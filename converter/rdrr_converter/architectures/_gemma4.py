@@ -11,7 +11,7 @@ from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures.base import Arrangement, Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import FULL, one_full_of, stated_types
+from rdrr_converter.architectures.layers import FULL, SLIDING, one_full_of, stated_types
 from rdrr_converter.architectures.tensors import norm, projection
 
 LAYER_TABLE = TensorRule(
