@@ -19,17 +19,10 @@ from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
-from rdrr_runtime.compile.choice.decision import Decision
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
-from rdrr_runtime.exec.persistent.choice import (
-    OP,
-    Persistence,
-    model_refusal,
-    persistent_executor,
-)
-from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
+from rdrr_runtime.exec.persistent.choice import Persistence, chosen_executor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass, PreparedPasses
@@ -120,7 +113,7 @@ class GpuBackend:
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor
-            whole, chosen = _whole_pass(plan, self._arena, persistence)
+            whole, chosen = chosen_executor(plan, self._arena, persistence)
             self._executor = whole or executor(self.device)
             self._prepared = PreparedPasses(plan, self._executor)
             states = plan.cache.states
@@ -341,21 +334,6 @@ class GpuBackend:
         prepared = self._sequence.run(ids, base, part)
         assert prepared is not None, "a single sequence has passes of its own"
         return prepared
-
-
-def _whole_pass(
-    plan: Plan, arena: DeviceArena, persistence: Persistence | None
-) -> tuple[Executor | None, tuple[Decision, ...]]:
-    """Return the executor of decode passes in one dispatch, if it is wanted and works; and why."""
-    if persistence is None or plan.host_tables:
-        return None, ()
-    if persistence.compares and model_refusal(plan) is None:
-        decision = Decision("load", OP, "dispatches", persistence.reason)
-        grid = next(iter(persistence.grids))
-        candidate = PersistentExecutor(arena.device, arena, grid, persistence.polls)
-        return ComparingExecutor(candidate), (decision,)
-    executor, decision = persistent_executor(plan, arena, persistence)
-    return executor, (decision,)
 
 
 def _single_sequence(

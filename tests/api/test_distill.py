@@ -41,12 +41,13 @@ def short_training(monkeypatch, rng):
 
 
 def draft_of(name, rng, folder, **options):
-    """A draft of a tiny random model."""
+    """A draft of a tiny random model, of as few layers as show how stages follow each other."""
     tiny = next((model for model in ALL_MODELS if model.model_type == name), None)
     if tiny is None:
         save_encoder(make_encoder(name, rng), folder / "source")
     else:
-        save_checkpoint(make_model(tiny, rng), folder / "source", dtype="float32")
+        model = make_model(tiny, rng, num_hidden_layers=2)
+        save_checkpoint(model, folder / "source", dtype="float32")
     convert(folder / "source", folder / "plain", quantize="f32")
     convert(folder / "source", folder / "unrefined", **options)
     return Draft(folder / "plain", folder / "unrefined", folder / "encoded")

@@ -30,7 +30,7 @@ def sensitivity(tmp_path_factory):
     rdrr.convert(EXAMPLE, folder / "plain", quantize="f32")
     text = calibration_text()
     measure_importance(
-        folder / "plain", text, folder / "m.gguf", window=128, limit=1024, sensitivity=True
+        folder / "plain", text, folder / "m.gguf", window=128, limit=512, sensitivity=True
     )
     return folder / "plain", folder / "m.gguf"
 
@@ -39,7 +39,7 @@ def divergence(package, plain, text):
     from rdrr.evaluate import compare
 
     with rdrr.load(package, backend="cpu") as model, rdrr.load(plain, backend="cpu") as base:
-        return compare(model, base, text, window=256, limit=2048).mean_divergence
+        return compare(model, base, text, window=256, limit=512).mean_divergence
 
 
 COLUMNS = pytest.param(

@@ -7,8 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rdrr_device.device import Device, open_device
 from support.commands import EXAMPLE
 from support.fake_hub import Hub, fake_hub
+
+
+@pytest.fixture(scope="session")
+def device() -> Iterator[Device]:
+    """A device of the best adapter, whose kernels the tests of models share."""
+    opened = open_device()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_converter.convert import convert
-from rdrr_device.device import open_device
 from rdrr_manifests.package import open_package
 from rdrr_runtime.decode.mtp_draft import MtpDraft
 from rdrr_runtime.decode.speculative import SpeculativeDecoding
@@ -53,13 +52,6 @@ def package(checkpoint):
     folder, _ = checkpoint
     convert(folder, folder.parent / "package", quantize="f32")
     return open_package(folder.parent / "package")
-
-
-@pytest.fixture(scope="module")
-def device():
-    opened = open_device()
-    yield opened
-    opened.close()
 
 
 def assert_head_computes(backend, package, folder, head, ids, tolerance) -> None:

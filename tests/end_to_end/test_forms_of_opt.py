@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import rdrr
 import torch
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
-from rdrr_device.device import Device, open_device
 from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package
 from rdrr_manifests.validation import validate
@@ -32,13 +29,6 @@ FORMS = {
     "projections without norm": {"word_embed_proj_dim": 512, "_remove_final_layer_norm": True},
 }
 TOKENS, PREFILL, CONTEXT = 48, 40, 64
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    opened = open_device()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(params=FORMS.values(), ids=FORMS.keys())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
-from rdrr_device.device import Device, open_device
 from rdrr_manifests.package import open_package
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.gpu import GpuBackend
@@ -25,13 +22,6 @@ from support.tiny_models import LATEST_MODELS, STATE_SPACE_MODELS, VOCAB
 
 TINY = {tiny.model_type: tiny for tiny in LATEST_MODELS}
 TOKENS, PREFILL, CONTEXT = 88, 80, 128
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    opened = open_device()
-    yield opened
-    opened.close()
 
 
 def packaged(kind, rng, folder, **options):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_device.device import open_device
 from rdrr_manifests.graph.ops import Norm
 from rdrr_manifests.graph.padding import pad_widths
 from rdrr_manifests.package import open_package
@@ -53,13 +52,6 @@ CASES = [
     pytest.param(LLAMA, "f16", {"transpose_weights": True}, marks=pytest.mark.thorough),
     pytest.param(EXPERTS, "q8_0", {}, marks=pytest.mark.thorough),
 ]
-
-
-@pytest.fixture(scope="module")
-def device():
-    opened = open_device()
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(("tiny", "quantize", "options"), CASES)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_converter.convert import convert
-from rdrr_device.device import open_device
 from rdrr_manifests.package import open_package
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import Policy
@@ -38,13 +37,6 @@ def package(request, tmp_path_factory):
     checkpoint = make_checkpoint(tiny, folder / "model", generator_of(request), dtype="float32")
     convert(checkpoint, folder / "package", quantize=request.param, shard_size=2**16)
     return open_package(folder / "package")
-
-
-@pytest.fixture(scope="module")
-def device():
-    opened = open_device()
-    yield opened
-    opened.close()
 
 
 def backends(package, device):

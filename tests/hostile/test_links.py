@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import rdrr
 from rdrr.cli import app
 from rdrr_format.errors import ManifestError, StoreError
+from rdrr_format.links import check_link
 from rdrr_format.stores import LocalStore
 from support.checkpoints import write_tokenizer
 from support.commands import error_line
@@ -260,3 +262,28 @@ def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):
     with pytest.raises(StoreError, match="leads out"):
         LocalStore(tmp_path / "in").read("a")
     assert LocalStore(tmp_path / "in", follow_links=True).read("a").tobytes() == SECRET
+
+
+@pytest.mark.parametrize(
+    ("name", "leads_out"),
+    [
+        ("file", False),
+        ("absent", False),
+        ("inner", False),
+        ("inner folder/file", False),
+        ("outer", True),
+        ("outer folder", True),
+        ("outer folder/file", True),
+        ("..", True),
+        ("inner folder/../../file", True),
+    ],
+)
+def test_a_path_is_refused_if_any_part_of_it_leads_out(tmp_path, name, leads_out):
+    folder = tmp_path / "folder"
+    (folder / "inner folder").mkdir(parents=True)
+    for place in (tmp_path, folder, folder / "inner folder"):
+        (place / "file").write_text("content", encoding="utf-8")
+    for link, target in {"inner": "file", "outer": "../file", "outer folder": ".."}.items():
+        (folder / link).symlink_to(target)
+    with pytest.raises(StoreError) if leads_out else nullcontext():
+        check_link(folder / name, folder)

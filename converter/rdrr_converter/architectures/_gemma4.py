@@ -11,7 +11,7 @@ from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures.base import Arrangement, Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import FULL, SLIDING, stated_types
+from rdrr_converter.architectures.layers import FULL, SLIDING, one_full_of, stated_types
 from rdrr_converter.architectures.tensors import norm, projection
 
 LAYER_TABLE = TensorRule(
@@ -66,19 +66,8 @@ def types_ending_in_full(period: int) -> Types:
     """Rule: the stated layer types, else every n-th layer is full; the last layer always is."""
 
     def read(config: Config) -> tuple[str, ...]:
-        types = stated_types(config) or every_full(period)(config)
+        types = stated_types(config) or one_full_of(period)(config)
         return (*types[:-1], FULL)
-
-    return read
-
-
-def every_full(period: int) -> Types:
-    """Rule: the stated layer types, else every n-th layer is full."""
-
-    def read(config: Config) -> tuple[str, ...]:
-        return stated_types(config) or tuple(
-            SLIDING if (layer + 1) % period else FULL for layer in range(config.layers)
-        )
 
     return read
 

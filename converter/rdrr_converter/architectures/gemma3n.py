@@ -13,6 +13,7 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_dual_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
+from rdrr_converter.architectures.layers import one_full_of
 
 Q, K, V, OUT = tensors.ATTENTION
 Q_NORM, K_NORM = tensors.QUERY_KEY_NORMS
@@ -71,7 +72,7 @@ GEMMA3N = ArchitectureRule(
     },
     pattern={"altup_correct_scale": read.flag("altup_correct_scale")},
     rope=read_dual_rope,
-    layer_types=rules.every_full(5),
+    layer_types=one_full_of(5),
     inner=own.inner,
     dimensions={**rules.DIMENSIONS, **own.DIMENSIONS},
     unused=rules.unread_keys,

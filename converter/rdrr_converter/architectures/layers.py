@@ -131,7 +131,7 @@ def every_nth_full_if_window(key: str) -> Callable[[Config], tuple[str, ...]]:
 
 
 def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: the last of each `period` layers has full attention if no types are stated (OLMo 3)."""
+    """Rule: the last of each `period` layers has full attention if no types are stated."""
 
     def read(config: Config) -> tuple[str, ...]:
         return stated_types(config) or tuple(

@@ -16,6 +16,7 @@ from rdrr_manifests.logical import logical_tensors
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, write_tokenizer
 from support.gguf_files import LIKE_LLAMA_CPP, q4_k_m, write_gguf
+from support.gguf_older import payloads
 from support.safetensor_files import llama_tensors, write_llama
 from support.tiny_models import MORE_MODELS, TINY_MODELS, TinyModel, covering
 
@@ -28,14 +29,6 @@ def llama(tmp_path, rng):
     folder = write_llama(tmp_path / "llama", llama_tensors(rng))
     write_tokenizer(folder)
     return folder
-
-
-def payloads(path):
-    """Return shape, type and bytes of every tensor, as gguf-py reads them."""
-    return {
-        tensor.name: (tuple(tensor.shape), tensor.tensor_type.name, tensor.data.tobytes())
-        for tensor in gguf.GGUFReader(path).tensors
-    }
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
+from support.gguf_comparison import assert_same_packages
 from support.gguf_files import decoded_tensors
 from support.gguf_gemma import LIKE_FILES, WITH_SHARED_KEYS, write_gemma_gguf
 from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
@@ -20,16 +21,16 @@ from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
 BLOCKS = ("attention", "ffn", "layerPattern", "normalization", "output", "rope")
 
 
-@pytest.mark.parametrize("tiny", GEMMA4_MODELS + GEMMA3N_MODELS, ids=lambda tiny: tiny.name)
-def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
-    model = make_model(tiny, rng, **LIKE_FILES.get(tiny.model_type, {}))
-    save_checkpoint(model, tmp_path / "source", dtype="float32")
-    path = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
-    convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")
-    convert(path, tmp_path / "ours", quantize="f32")
+def assert_read(folder, tiny, rng, **options):
+    """Write a checkpoint `source` and the same as `m.gguf`, and compare their packages."""
+    model = make_model(tiny, rng, **options)
+    save_checkpoint(model, folder / "source", dtype="float32")
+    path = write_gemma_gguf(folder / "source", folder / "m.gguf", model.config)
+    convert(folder / "source", folder / "theirs", quantize="f32")
+    convert(path, folder / "ours", quantize="f32")
     ours, theirs = (
-        json.loads((tmp_path / one / "manifest.json").read_text(encoding="utf-8"))
-        for one in ("ours", "theirs")
+        json.loads((folder / name / "manifest.json").read_text(encoding="utf-8"))
+        for name in ("ours", "theirs")
     )
     norms = [
         manifest["inference"]["normalization"].pop("rmsNormEps") for manifest in (ours, theirs)
@@ -39,29 +40,27 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tmp_path, rng, tiny):
         assert ours["inference"][block] == theirs["inference"][block]
     for key in ("architecture", "moeConfig"):
         assert ours[key] == theirs[key]
-    with open_package(tmp_path / "ours") as a, open_package(tmp_path / "theirs") as b:
+    with open_package(folder / "ours") as a, open_package(folder / "theirs") as b:
         assert set(a.manifest.tensors) == set(b.manifest.tensors)
         for name in b.manifest.tensors:
             np.testing.assert_array_equal(a.dequantize(name), b.dequantize(name), err_msg=name)
 
 
-@pytest.mark.parametrize("tiny", GEMMA4_MODELS + GEMMA3N_MODELS, ids=lambda tiny: tiny.name)
-def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, tiny):
-    options = WITH_SHARED_KEYS if tiny in GEMMA3N_MODELS else {}
-    model = make_model(tiny, rng, **options)
-    save_checkpoint(model, tmp_path / "source", dtype="float32")
-    written = write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
-    convert(tmp_path / "source", tmp_path / "package", quantize="f32")
-    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
-    unread = mine.keys() - other.keys()  # llama.cpp loads keys and values of all layers
-    layers = {20, 21} if tiny in GEMMA3N_MODELS else ()
-    parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
-    assert unread == {f"blk.{layer}.{part}" for layer in layers for part in parts}
+def assert_written(folder, unread=frozenset()):
+    """Export the package `theirs`, and compare the file with `m.gguf`.
+
+    Args:
+        folder: Where both are.
+        unread: Names of tensors that only the exported file has, all of zeros.
+    """
+    written = folder / "m.gguf"
+    export(folder / "theirs", folder / "out.gguf", to="gguf", lossless=True)
+    mine, other = (decoded_tensors(path) for path in (folder / "out.gguf", written))
+    assert mine.keys() - other.keys() == unread
     assert not any(mine[name].any() for name in unread)
     for name, values in other.items():
         np.testing.assert_array_equal(mine[name], values, err_msg=name)
-    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
+    mine, other = (read_gguf(path).metadata for path in (folder / "out.gguf", written))
     for key, value in other.items():
         if key.endswith(("head_count_kv", "feed_forward_length")) and isinstance(value, list):
             listed = mine[key] if isinstance(mine[key], list) else [mine[key]] * len(value)
@@ -71,11 +70,27 @@ def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tmp_path, rng, 
         else:
             expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
             assert mine.get(key) == expected, key
-    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
-    with open_package(tmp_path / "again") as a, open_package(tmp_path / "package") as b:
-        assert a.graph == b.graph
-        for name in b.manifest.tensors:
-            np.testing.assert_array_equal(a.dequantize(name), b.dequantize(name), err_msg=name)
+    convert(folder / "out.gguf", folder / "again", quantize="f32")
+    assert_same_packages(folder / "again", folder / "theirs")
+
+
+@pytest.mark.parametrize("tiny", GEMMA4_MODELS, ids=lambda tiny: tiny.name)
+def test_a_gguf_and_an_export_of_gemma_4_are_those_of_llama_cpp(tmp_path, rng, tiny):
+    assert_read(tmp_path, tiny, rng, num_hidden_layers=2)
+    assert_written(tmp_path)
+
+
+def test_a_gguf_of_gemma_3n_gives_the_package_of_its_checkpoint(tmp_path, rng):
+    assert_read(tmp_path, GEMMA3N_MODELS[0], rng, **LIKE_FILES["gemma3n_text"])
+
+
+def test_an_export_of_gemma_3n_has_the_keys_of_all_layers_since_llama_cpp_loads_them(tmp_path, rng):
+    model = make_model(GEMMA3N_MODELS[0], rng, **WITH_SHARED_KEYS)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
+    convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")
+    parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
+    assert_written(tmp_path, {f"blk.{layer}.{part}" for layer in (20, 21) for part in parts})
 
 
 def test_tokens_without_a_row_in_the_table_get_copies_of_the_first_row(tmp_path, rng):

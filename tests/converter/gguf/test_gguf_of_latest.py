@@ -11,9 +11,13 @@ from rdrr_converter.export import export
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, SourceError
-from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, make_multimodal, save_checkpoint
-from support.gguf_files import decoded_tensors
+from support.gguf_comparison import (
+    ROUNDED,
+    assert_same_metadata,
+    assert_same_packages,
+    assert_same_tensors,
+)
 from support.gguf_latest import ARCHITECTURES, LIKE_LLAMA_CPP, write_latest_gguf
 from support.tiny_models import ALL_MODELS, LATEST_MODELS
 
@@ -31,38 +35,23 @@ def saved(kind: str, folder: Path, rng: np.random.Generator) -> Path:
     return make_checkpoint(BY_NAME[kind], folder, rng, dtype="float32", **options)
 
 
-def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as package, open_package(second) as two:
-        assert package.graph == two.graph
-        assert set(package.manifest.tensors) == set(two.manifest.tensors)
-        for name in package.manifest.tensors:
-            pair = package.dequantize(name), two.dequantize(name)
-            # 1 was added to the norms of Gemma and is taken away again.
-            np.testing.assert_allclose(*pair, rtol=0, atol=2**-22, err_msg=name)
-
-
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_a_gguf_and_an_export_are_those_of_llama_cpp(kind, tmp_path, rng):
     checkpoint = saved(kind, tmp_path / "model", rng)
     written = write_latest_gguf(checkpoint, tmp_path / "m.gguf")
     convert(checkpoint, tmp_path / "a", quantize="f32", without_vision=True)
     convert(written, tmp_path / "b", quantize="f32")
-    assert_same(tmp_path / "b", tmp_path / "a")
-    export(tmp_path / "a", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
-    assert mine.keys() == other.keys()
-    for name, values in other.items():
-        rtol = 1e-5 if name == "rope_freqs.weight" else 0
-        np.testing.assert_allclose(mine[name], values, rtol=rtol, atol=2**-22, err_msg=name)
-    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
+    assert_same_packages(tmp_path / "b", tmp_path / "a", ROUNDED)
+    file = tmp_path / "out.gguf"
+    export(tmp_path / "a", file, to="gguf", lossless=True)
+    assert_same_tensors(file, written, ROUNDED, rounded=("rope_freqs.weight",))
+    assert_same_metadata(file, written, omitted=("dimension_sections",))
+    mine, other = (read_gguf(path).metadata for path in (file, written))
     for key, value in other.items():
         if key.endswith("dimension_sections"):
             assert sum(mine[key]) == sum(value)
-            continue
-        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
-        assert mine.get(key) == expected, key
-    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
-    assert_same(tmp_path / "again", tmp_path / "a")
+    convert(file, tmp_path / "again", quantize="f32")
+    assert_same_packages(tmp_path / "again", tmp_path / "a", ROUNDED)
 
 
 @pytest.mark.parametrize("kind", ["ministral", "internlm3"])
@@ -75,7 +64,7 @@ def test_models_that_llama_cpp_has_as_llama_survive_a_round_trip(kind, tmp_path,
         kind == "ministral"
     )
     convert(tmp_path / "out.gguf", tmp_path / "again")
-    assert_same(tmp_path / "again", tmp_path / "a")
+    assert_same_packages(tmp_path / "again", tmp_path / "a", ROUNDED)
 
 
 @pytest.mark.parametrize("kind", ["flex_olmo", "helium", "opt", "vaultgemma"])

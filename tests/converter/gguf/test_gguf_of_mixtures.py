@@ -10,8 +10,8 @@ from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError, SourceError
-from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint
+from support.gguf_comparison import assert_same_metadata, assert_same_packages
 from support.gguf_entries import add_entry, add_tensor
 from support.gguf_mixtures import ARCHITECTURES, LIKE_LLAMA_CPP, write_mixture_gguf
 from support.tiny_models import ALL_MODELS, TinyModel
@@ -27,18 +27,8 @@ def saved(tiny: TinyModel, folder: Path, rng: np.random.Generator) -> Path:
     return make_checkpoint(tiny, folder, rng, dtype="float32", **options)
 
 
-def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as package, open_package(second) as two:
-        assert package.graph == two.graph
-        assert set(package.manifest.tensors) == set(two.manifest.tensors)
-        for name in package.manifest.tensors:
-            np.testing.assert_array_equal(
-                package.dequantize(name), two.dequantize(name), err_msg=name
-            )
-
-
 @pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
-def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
+def test_a_gguf_and_an_export_are_those_of_llama_cpp(tiny, tmp_path, rng):
     checkpoint = saved(tiny, tmp_path / "model", rng)
     convert(checkpoint, tmp_path / "a", quantize="f32")
     more = int(tiny.model_type in WITH_FURTHER_LAYERS)
@@ -47,26 +37,17 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
         result = convert(path, tmp_path / form, quantize="f32")
         further = [note for note in result.notes if "left out" in note]
         assert len(further) == options.get("further", 0)
-        assert_same(tmp_path / form, tmp_path / "a")
-
-
-@pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
-def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path, rng):
-    checkpoint = saved(tiny, tmp_path / "model", rng)
-    written = write_mixture_gguf(checkpoint, tmp_path / "m.gguf", split=False)
-    convert(checkpoint, tmp_path / "package", quantize="f32")
-    result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
+        assert_same_packages(tmp_path / form, tmp_path / "a")
+    result = export(tmp_path / "a", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert any("expanded" in note for note in result.notes) == (tiny in LATENT)
-    mine, other = (read_gguf(path) for path in (tmp_path / "out.gguf", written))
     shapes = [
-        {name: tensor.shape for name, tensor in file.tensors.items()} for file in (mine, other)
+        {name: tensor.shape for name, tensor in read_gguf(tmp_path / file).tensors.items()}
+        for file in ("out.gguf", "older.gguf")
     ]
     assert shapes[0] == shapes[1]
-    for key, value in other.metadata.items():
-        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
-        assert mine.metadata.get(key) == expected, key
+    assert_same_metadata(tmp_path / "out.gguf", tmp_path / "older.gguf")
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
-    assert_same(tmp_path / "again", tmp_path / "package")
+    assert_same_packages(tmp_path / "again", tmp_path / "a")
 
 
 def test_a_model_with_corrections_that_llama_cpp_does_not_have_is_refused(tmp_path, rng):

@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
-from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, transformers_logits
+from support.gguf_comparison import (
+    EXPONENTIALS,
+    ROUNDED,
+    assert_same_metadata,
+    assert_same_packages,
+    assert_same_tensors,
+)
 from support.gguf_files import decoded_tensors
 from support.gguf_state_spaces import LIKE_LLAMA_CPP, write_state_space_gguf
 from support.tiny_models import STATE_SPACE_MODELS
@@ -35,21 +41,10 @@ def test_a_gguf_gives_the_package_of_the_checkpoint_and_is_written_alike(tmp_pat
     written = write_state_space_gguf(checkpoint, tmp_path / "m.gguf")
     convert(checkpoint, tmp_path / "theirs", quantize="f32")
     convert(written, tmp_path / "package", quantize="f32")
-    with open_package(tmp_path / "theirs") as theirs, open_package(tmp_path / "package") as two:
-        assert theirs.graph == two.graph
-        for name in theirs.manifest.tensors:
-            np.testing.assert_allclose(
-                two.dequantize(name), theirs.dequantize(name), rtol=0, atol=2**-22, err_msg=name
-            )
+    assert_same_packages(tmp_path / "package", tmp_path / "theirs", ROUNDED)
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
-    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
-    assert set(mine) == set(other)
-    for name, values in other.items():
-        np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
-    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
-    for key, value in other.items():
-        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
-        assert mine.get(key) == expected, key
+    assert_same_tensors(tmp_path / "out.gguf", written, EXPONENTIALS)
+    assert_same_metadata(tmp_path / "out.gguf", written)
 
 
 @pytest.mark.parametrize("tiny", STATE_SPACE_MODELS, ids=lambda tiny: tiny.name)
@@ -74,10 +69,7 @@ def test_the_factors_of_falcon_h1_are_written_into_the_weights(tmp_path, rng, ti
     assert set(mine) == set(other)
     for name in set(other) - set(moved):
         np.testing.assert_allclose(mine[name], other[name], rtol=2e-7, atol=0, err_msg=name)
-    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
-    for key, value in other.items():
-        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
-        assert mine.get(key) == expected, key
+    assert_same_metadata(tmp_path / "out.gguf", written)
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
     with open_package(tmp_path / "again") as package:
         logits = CpuBackend(package, context=64).logits(IDS, 0, all_rows=True)

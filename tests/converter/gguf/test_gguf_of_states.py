@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +11,13 @@ from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint
-from support.gguf_files import decoded_tensors
+from support.gguf_comparison import (
+    EXPONENTIALS,
+    ROUNDED,
+    assert_same_metadata,
+    assert_same_packages,
+    assert_same_tensors,
+)
 from support.gguf_states import ARCHITECTURES, LIKE_LLAMA_CPP, write_state_gguf
 from support.tiny_models import LATEST_MODELS
 
@@ -26,18 +30,8 @@ def saved(tiny, folder, rng, **more):
     return make_checkpoint(tiny, folder, rng, dtype="float32", **options)
 
 
-def assert_same(first: Path, second: Path) -> None:
-    with open_package(first) as package, open_package(second) as two:
-        assert package.graph == two.graph
-        assert set(package.manifest.tensors) == set(two.manifest.tensors)
-        for name in package.manifest.tensors:
-            pair = package.dequantize(name), two.dequantize(name)
-            # 1 was added to norms and taken away again, and logarithms were taken of exponentials.
-            np.testing.assert_allclose(*pair, rtol=0, atol=2**-22, err_msg=name)
-
-
 @pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
-def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
+def test_a_gguf_and_an_export_are_those_of_llama_cpp(tiny, tmp_path, rng):
     checkpoint = saved(tiny, tmp_path / "model", rng)
     convert(checkpoint, tmp_path / "a", quantize="f32")
     forms = {"new": {}}
@@ -48,28 +42,17 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
     for form, options in forms.items():
         path = write_state_gguf(checkpoint, tmp_path / f"{form}.gguf", **options)
         convert(path, tmp_path / form, quantize="f32")
-        assert_same(tmp_path / form, tmp_path / "a")
-
-
-@pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
-def test_an_export_has_the_tensors_and_the_metadata_of_llama_cpp(tiny, tmp_path, rng):
-    checkpoint = saved(tiny, tmp_path / "model", rng)
-    written = write_state_gguf(checkpoint, tmp_path / "m.gguf")
-    convert(checkpoint, tmp_path / "package", quantize="f32")
-    export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
-    mine, other = (decoded_tensors(path) for path in (tmp_path / "out.gguf", written))
-    assert mine.keys() == other.keys()
-    for name, values in other.items():
-        np.testing.assert_allclose(mine[name], values, rtol=0, atol=2**-21, err_msg=name)
-    mine, other = (read_gguf(path).metadata for path in (tmp_path / "out.gguf", written))
-    for key, value in other.items():
+        assert_same_packages(tmp_path / form, tmp_path / "a", ROUNDED)
+    file, other = tmp_path / "out.gguf", tmp_path / "new.gguf"
+    export(tmp_path / "a", file, to="gguf", lossless=True)
+    assert_same_tensors(file, other, EXPONENTIALS)
+    assert_same_metadata(file, other, omitted=("dimension_sections",))
+    metadata = read_gguf(file).metadata
+    for key in read_gguf(other).metadata:
         if key.endswith("dimension_sections"):
-            assert sum(mine[key]) == mine[key.replace("sections", "count")] // 2
-            continue
-        expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
-        assert mine.get(key) == expected, key
-    convert(tmp_path / "out.gguf", tmp_path / "again", quantize="f32")
-    assert_same(tmp_path / "again", tmp_path / "package")
+            assert sum(metadata[key]) == metadata[key.replace("sections", "count")] // 2
+    convert(file, tmp_path / "again", quantize="f32")
+    assert_same_packages(tmp_path / "again", tmp_path / "a", ROUNDED)
 
 
 def test_blocks_are_copied_both_ways_where_heads_are_whole_blocks(tmp_path, rng):

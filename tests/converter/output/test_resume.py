@@ -17,6 +17,7 @@ from support.killing import Converters
 from support.safetensor_files import llama_tensors, write_llama, write_safetensors
 
 SHARD = 2**16
+SIZES = {"num_hidden_layers": 1}  # which fill several shards
 OPTIONS = (
     {"quantize": "q8_0"},
     {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True},
@@ -26,7 +27,7 @@ OPTIONS = (
 
 @pytest.fixture
 def folder(tmp_path, rng):
-    return write_llama(tmp_path / "source", llama_tensors(rng))
+    return write_llama(tmp_path / "source", llama_tensors(rng, **SIZES), **SIZES)
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, packages)
 def test_a_source_that_changed_is_refused(folder, packages, rng, change):
     interrupted(folder, packages / "out")
     if change == "weights":
-        write_llama(folder, llama_tensors(rng))
+        write_llama(folder, llama_tensors(rng, **SIZES), **SIZES)
     elif change == "time":
         (folder / "model.safetensors").touch()
     else:

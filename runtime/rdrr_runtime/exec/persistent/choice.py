@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rdrr_device.arena import DeviceArena
 
 from rdrr_runtime.compile.choice.decision import Decision
+from rdrr_runtime.exec.executor import Executor
+from rdrr_runtime.exec.persistent.comparing import ComparingExecutor
 from rdrr_runtime.exec.persistent.executor import POLLS, PersistentExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.context import Grid
@@ -31,6 +33,30 @@ class Persistence:
     reason: str
     polls: int = POLLS
     compares: bool = False
+
+
+def chosen_executor(
+    plan: Plan, arena: DeviceArena, persistence: Persistence | None
+) -> tuple[Executor | None, tuple[Decision, ...]]:
+    """Return the executor of a plan's decode passes in one dispatch, and the decisions for it.
+
+    Args:
+        plan: The model.
+        arena: Owner of the executor's buffers.
+        persistence: The grids to try; None to launch each phase by itself.
+
+    Returns:
+        The executor, or None if every phase is launched by itself; and why.
+    """
+    if persistence is None or plan.host_tables:
+        return None, ()
+    if persistence.compares and model_refusal(plan) is None:
+        decision = Decision("load", OP, "dispatches", persistence.reason)
+        grid = next(iter(persistence.grids))
+        candidate = PersistentExecutor(arena.device, arena, grid, persistence.polls)
+        return ComparingExecutor(candidate), (decision,)
+    executor, decision = persistent_executor(plan, arena, persistence)
+    return executor, (decision,)
 
 
 def persistent_executor(

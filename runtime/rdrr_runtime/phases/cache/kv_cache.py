@@ -29,8 +29,6 @@ from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Record, choice
 
 U8 = npt.NDArray[np.uint8]
-
-
 MAX_HEAD_DIM = 512
 
 
@@ -163,11 +161,6 @@ class KvSpec:
         return KvSpec(shape.kv_heads, shape.head_dim, context, dtype, sequences, shape.second_dim)
 
     @property
-    def supports_batches(self) -> bool:
-        """Whether rows of several sequences can be stored and read in one pass."""
-        return KV_TYPES[self.dtype].block == 1
-
-    @property
     def elements(self) -> int:
         """Elements of one cache."""
         return self.sequences * self.kv_heads * self.context * self.head_dim
@@ -180,9 +173,8 @@ class KvSpec:
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of a `CacheRecord`."""
-        first, second = (
-            None if self.supports_batches else part.elements // 4 for part in self.parts
-        )
+        has_scales = KV_TYPES[self.dtype].block > 1
+        first, second = (part.elements // 4 if has_scales else None for part in self.parts)
         constants = KvConstants(self.kv_heads, self.head_dim, self.context, first, second)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
