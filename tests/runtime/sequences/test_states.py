@@ -271,7 +271,9 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
 def test_texts_of_a_batch_run_a_beginning_that_they_share_once(backend, rng, together, package):
     """Of the texts that come one after the other the second shows where the others begin alike."""
     beginning = prompt(rng, 70)
-    prompts = [[*beginning, *prompt(rng, length)] for length in (40, 9, 20)]
+    # Each goes on with another id: what only two of them share would end a part behind the rest.
+    lengths = enumerate((40, 9, 20))
+    prompts = [[*beginning, at, *prompt(rng, length - 1)] for at, length in lengths]
     alone = [fresh(backend, ids, 6) for ids in prompts]
     batch, filled = backend.batch(3, CONTEXT), []
     fill = batch.fill
