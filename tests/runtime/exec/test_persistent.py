@@ -102,10 +102,10 @@ def test_the_pass_of_a_model_is_linked_once(package, device, monkeypatch):
 
 
 SAMPLED = {
-    "temperature": SamplingParams(temperature=0.7, seed=3),
-    "top-k and top-p": SamplingParams(temperature=1.5, top_k=40, top_p=0.9, seed=3),
+    "temperature": SamplingParams(temperature=4.0, seed=3),
+    "top-k and top-p": SamplingParams(temperature=4.0, top_k=40, top_p=0.9, seed=3),
     "penalties": SamplingParams(
-        temperature=1.5, frequency_penalty=0.5, presence_penalty=0.5, seed=3
+        temperature=4.0, frequency_penalty=0.5, presence_penalty=0.5, seed=3
     ),
 }
 
