@@ -10,13 +10,7 @@ import rdrr
 import torch
 from rdrr_converter.convert import convert
 from rdrr_converter.gguf.file import read_gguf
-from rdrr_format.errors import (
-    ConversionError,
-    ManifestError,
-    RdrrError,
-    SourceError,
-    UsageError,
-)
+from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
 from support.checkpoints import make_checkpoint, make_model, write_tokenizer
 from support.commands import EXAMPLE
@@ -233,17 +227,17 @@ def test_a_gguf_states_the_pooling(pooling, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("kind", "error", "why"),
     [
-        (9, "pooling cannot be converted"),
-        ("mean", "pooling cannot be converted"),
-        (4, "head of a ranking model is missing"),
+        (9, ConversionError, "pooling cannot be converted"),
+        ("mean", ConversionError, "pooling cannot be converted"),
+        (4, SourceError, "head of a ranking model is missing"),
     ],
 )
-def test_another_pooling_of_a_gguf_is_refused(kind, why, rng, tmp_path):
+def test_another_pooling_of_a_gguf_is_refused(kind, error, why, rng, tmp_path):
     make_checkpoint(TinyModel("qwen3"), tmp_path / "source", rng, num_hidden_layers=1)
     write_gguf(tmp_path / "source", tmp_path / "m.gguf", metadata={"qwen3.pooling_type": kind})
-    with pytest.raises(RdrrError, match=why):
+    with pytest.raises(error, match=why):
         convert(tmp_path / "m.gguf", tmp_path / "package")
     write_gguf(tmp_path / "source", tmp_path / "n.gguf", metadata={"qwen3.pooling_type": 0})
     convert(tmp_path / "n.gguf", tmp_path / "package")
