@@ -98,17 +98,17 @@ def application(
     """
     routes = _Routes(served if isinstance(served, Pool) else pool_of(served))
     stored = Responses(replica)
+    texts = _TEXTS | {
+        "/v1/responses": (ResponsesRequest, stored.create),
+        "/v1/responses/input_tokens": (ResponsesRequest, stored.input_tokens),
+    }
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )
     guards = Middleware(Guards, key=key, hosts=hosts, origins=origins)
     return Starlette(
         routes=[
-            *(
-                Route(path, routes.text(kind, answer), methods=["POST"])
-                for path, (kind, answer) in _TEXTS.items()
-            ),
-            Route("/v1/responses", routes.text(ResponsesRequest, stored.create), methods=["POST"]),
+            *(Route(path, routes.text(*reads), methods=["POST"]) for path, reads in texts.items()),
             Route("/v1/responses/compact", _not_served, methods=["POST"]),
             Route("/v1/responses/{name}", _named(stored.get)),
             Route("/v1/responses/{name}", _named(stored.delete), methods=["DELETE"]),
@@ -140,9 +140,7 @@ async def _not_served(_: Request) -> Response:
     raise HTTPException(404)
 
 
-def _named(
-    answer: Callable[[str], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
+def _named(answer: Callable[[str], Awaitable[Response]]) -> Endpoint:
     async def route(request: Request) -> Response:
         return await answer(request.path_params["name"])
 
@@ -293,7 +291,7 @@ async def _apply_template(service: Service, asked: ChatRequest) -> Response:
     return JSONResponse({"prompt": prompt, "tokens": ids})
 
 
-_TEXTS: Mapping[str, tuple[type[BaseModel], Answerer]] = {
+_TEXTS: dict[str, tuple[type[BaseModel], Answerer]] = {
     "/v1/chat/completions": (ChatCompletionRequest, openai.chat),
     "/v1/completions": (CompletionRequest, openai.complete),
     "/v1/messages": (anthropic.MessagesRequest, anthropic.messages),

@@ -13,7 +13,7 @@ from rdrr_format.errors import RdrrError, UsageError
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve import sse
-from rdrr.serve.chats import Chat, Message, Piece, ToolCall
+from rdrr.serve.chats import Chat, Message, Piece, ToolCall, prompt_of
 from rdrr.serve.guards import error_response
 from rdrr.serve.requests import now
 from rdrr.serve.response_requests import ResponsesRequest
@@ -47,11 +47,9 @@ class Responses:
 
     async def create(self, service: Service, request: ResponsesRequest) -> Response:
         """Answer `/v1/responses`."""
-        before: list[dict[str, Any]] = []
-        if (previous := request.previous_response_id) is not None:
-            if previous not in self._stored:
-                return _missing(previous)
-            before = self._stored[previous].items
+        before = self._before(request)
+        if before is None:
+            return _missing(str(request.previous_response_id))
         request = request.model_copy(update={"input": self._resolved(request.items)})
         chat = await Chat.begin(service, request.as_chat(before))
         name = _PREFIX + (f"{self.replica}_" if self.replica else "") + uuid4().hex
@@ -60,6 +58,23 @@ class Responses:
             return sse.stream(self._stream(answer, before))
         await chat.read()
         return JSONResponse(self._ended(answer, before))
+
+    async def input_tokens(self, service: Service, request: ResponsesRequest) -> Response:
+        """Answer `/v1/responses/input_tokens`: the tokens of the prompt of a response."""
+        before = self._before(request)
+        if before is None:
+            return _missing(str(request.previous_response_id))
+        request = request.model_copy(update={"input": self._resolved(request.items)})
+        prompt = await prompt_of(service, request.as_chat(before))
+        count = len(prompt.rendered.ids)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+    def _before(self, request: ResponsesRequest) -> list[dict[str, Any]] | None:
+        """Return the items of the responses before; None if the previous one is not kept."""
+        previous = request.previous_response_id
+        if previous is None:
+            return []
+        return self._stored[previous].items if previous in self._stored else None
 
     def _resolved(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return items, with those that answers had in place of references to them.

@@ -41,6 +41,19 @@ def test_a_response_is_the_chat_s_answer(client):
     assert answer.usage.output_tokens == 6
 
 
+def test_the_tokens_of_a_prompt_are_counted_as_its_response_counts_them(client):
+    asked = {"model": MODEL, "instructions": "Be brief.", "input": "Hello"}
+    answer = client.responses.create(max_output_tokens=2, **asked)
+    assert client.responses.input_tokens.count(**asked).input_tokens == answer.usage.input_tokens
+    further = {"model": MODEL, "input": "And?", "previous_response_id": answer.id}
+    counted = client.responses.input_tokens.count(**further).input_tokens
+    assert counted == client.responses.create(max_output_tokens=1, **further).usage.input_tokens
+    with pytest.raises(openai.NotFoundError, match="resp_none"):
+        client.responses.input_tokens.count(
+            model=MODEL, input="x", previous_response_id="resp_none"
+        )
+
+
 def test_items_come_whole_and_as_events_that_build_the_same(worker, tools_template):
     asked = {"model": MODEL, "input": "Rain?", "tools": [TOOL]}
     with responding(worker.model, SAID, SAID, template=tools_template) as (client, _):
