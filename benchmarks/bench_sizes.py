@@ -1,7 +1,7 @@
 """Compare packages of one size: the usual mix, and types chosen by measured error.
 
     python benchmarks/bench_sizes.py CHECKPOINT --text FILE [--tokens 8000] [--bits 4.6 5.5]
-        [--quality ref best gptq best,gptq] [--layout rows "transposed, fused"]
+        [--quality ref best gptq best,gptq] [--layout rows "transposed, fused"] [--device cuda]
         [--peer PATH [--mixes q3_k_l q4_k_s q4_k_m]]
 
 Each package is compared with the checkpoint in float32 on the exact path: mean divergence of the
@@ -11,7 +11,8 @@ both have are refused. Windows are taken from all over the text. `--bits` adds p
 bits a weight beside those of the mix's size. `--peer` adds the mixes of llama.cpp's own quantizer,
 each without and with an importance matrix of the same calibration text: their values run on the
 same path, and their bytes are those of the tensors in the GGUF file. It is the npm package that
-`benchmarks/README.md` names. The last line is one JSON object.
+`benchmarks/README.md` names. With `--device cuda` torch runs the models there. Each step is
+reported on stderr with the seconds since the start. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -40,11 +42,12 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 PEER = "llama.cpp"
 """What stands for the layout in the rows of llama.cpp's quantizer."""
 
-EXACT: Mapping[str, Any] = MappingProxyType({"backend": "cpu"})
 WINDOW = 256
 MIX = "q4_k_m"
 MIXES = ("q3_k_l", "iq4_xs", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k")
 """Mixes of llama.cpp's quantizer, about 4 to 6.6 bits a weight."""
+
+_START = time.monotonic()
 
 PHRASE = 12
 """Words of a phrase that may not stand in both texts."""
@@ -67,24 +70,29 @@ def measure(options: argparse.Namespace, text: str, folder: Path) -> Iterator[di
 
     plain, matrix = folder / "f32", folder / "sensitivity.gguf"
     rdrr.convert(options.checkpoint, plain, quantize="f32")
-    calibration = calibration_text()
-    measure_importance(plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True)
-    with closing(rdrr.load(plain, **EXACT)) as base:
+    report("the checkpoint is converted to F32")
+    calibration, device = calibration_text(), options.device
+    measure_importance(
+        plain, calibration, matrix, window=WINDOW, limit=8192, sensitivity=True, device=device
+    )
+    report("sensitivities are measured")
+    with closing(_exact(plain, device)) as base:
         ids = spread(base.encode(text), options.tokens, WINDOW)
         if options.peer is not None:
             yield from _peer_rows(options, folder, base, ids)
         for layout in options.layout:
             arguments = LAYOUTS[layout]
             usual = rdrr.convert(options.checkpoint, folder / "usual", overwrite=True, **arguments)
-            yield _row(layout, MIX, usual, base, ids)
+            yield _row((layout, MIX), usual, base, ids, device)
             limits = [("its size", {"size": usual.total_size})]
             limits += [(f"{bits} bits", {"bits_per_weight": bits}) for bits in options.bits]
             for name, limit in limits:
                 for quality in options.quality:
-                    how = {"quality": quality, "imatrix": matrix, "device": options.device}
+                    how = {"quality": quality, "imatrix": matrix, "device": device}
                     chosen = {**arguments, **limit, **how}
                     sized = rdrr.convert(options.checkpoint, folder / "a", overwrite=True, **chosen)
-                    yield _row(layout, f"{name}, {quality}", sized, base, ids)
+                    report("; ".join(("converted", *sized.notes)))
+                    yield _row((layout, f"{name}, {quality}"), sized, base, ids, device)
 
 
 def _peer_rows(
@@ -110,21 +118,40 @@ def _peer_rows(
                 size = sum(int(tensor.n_bytes) for tensor in GGUFReader(file).tensors)
                 # Values, not blocks: a package cannot store every type of these mixes.
                 values = rdrr.convert(file, folder / "peer", overwrite=True, quantize="f32")
-                row = _row(PEER, f"{mix}{name}", values, base, ids)
+                row = _row((PEER, f"{mix}{name}"), values, base, ids, options.device)
                 yield row | {"bytes": size}
 
 
+def _exact(package: str | Path, device: str) -> rdrr.Model:
+    """Load a package in float32, without fusion, on a device of torch."""
+    from rdrr._backends import OpenedBackend
+    from rdrr._model import Model
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.reference.backend import CpuBackend
+
+    opened = open_package(package)
+    backend = CpuBackend(opened, context=WINDOW, device=device)
+    return Model(opened, OpenedBackend(backend, f"torch on {device}", ()))
+
+
 def _row(
-    layout: str, name: str, result: Any, base: rdrr.Model, ids: Sequence[int]
+    names: tuple[str, str], result: Any, base: rdrr.Model, ids: Sequence[int], device: str
 ) -> dict[str, Any]:
-    import rdrr
+    """Return the row of a package, by its layout and the name of its mix."""
     from rdrr.evaluate import compare
 
-    with closing(rdrr.load(result.destination, **EXACT)) as model:
+    with closing(_exact(result.destination, device)) as model:
         compared = compare(model, base, ids, window=WINDOW)
-    row = {"layout": layout, "package": name, "bytes": result.total_size} | compared.as_dict()
-    print(f"{layout}, {name}: {row['mean_divergence']:.6f}", file=sys.stderr, flush=True)
+    row = dict(zip(("layout", "package"), names, strict=True))
+    row |= {"bytes": result.total_size} | compared.as_dict()
+    figures = f"{row['mean_divergence']:.6f} ± {row['divergence_error']:.6f}"
+    report(f"{', '.join(names)}: {result.total_size:,} bytes, divergence {figures}")
     return row
+
+
+def report(what: str) -> None:
+    """Print what is done, and the seconds since the start."""
+    print(f"{time.monotonic() - _START:6.1f} s: {what}", file=sys.stderr, flush=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -170,7 +197,7 @@ def main() -> int:
     parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
     parser.add_argument("--tokens", type=int, default=8000, help="tokens of the text to evaluate")
     parser.add_argument("--quality", nargs="*", default=["ref", "best"], help="such as best,gptq")
-    parser.add_argument("--device", default="cpu", help="device of the conversions, such as cuda")
+    parser.add_argument("--device", default="cpu", help="where torch runs the models: cuda")
     parser.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--bits", type=float, nargs="*", default=[], help="further sizes")
     parser.add_argument("--peer", type=Path, help="llama.cpp's shared libraries")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from rdrr_manifests.package import Package
 from rdrr_runtime.reference.stack import TextStack
+from rdrr_runtime.reference.threads import default_device
 from torch import Tensor
 
 from rdrr._convert import calibration_text
@@ -56,7 +57,7 @@ def calibration_windows(
         use.name: torch.from_numpy(np.ascontiguousarray(source.dequantize(use.name))).to(device)
         for use in graph.weights()
     }
-    with torch.device(device):
+    with default_device(device):
         parts = starts.split(max(1, CACHES // max(1, graph.kv_bytes(length, 4))))
         sampled = [
             TextStack(graph, weights, len(part), length).sample(part, length, seed)

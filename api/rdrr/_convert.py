@@ -46,8 +46,9 @@ def convert(
     """Convert a checkpoint to an RDRR package.
 
     With `size` or `bits_per_weight`, and without an `imatrix`, the sensitivity of the weights is
-    measured first, with torch on the CPU, which takes 4 bytes of memory a weight and more. With
-    `measure`, the package is compared with its source in the same way at the end.
+    measured first, with torch on the CPU or, with `device` cuda, there, which takes 4 bytes of
+    memory a weight and more. With `measure`, the package is compared with its source at the end,
+    with torch on the CPU.
 
     Args:
         source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
@@ -145,7 +146,13 @@ class _Work:
         matrix = self.folder / "sensitivity.gguf"
         window = min(WINDOW, open_package(self._plain).manifest.architecture.max_seq_len)
         measure_importance(
-            self._plain, self.text, matrix, window=window, limit=TOKENS, sensitivity=True
+            self._plain,
+            self.text,
+            matrix,
+            window=window,
+            limit=TOKENS,
+            sensitivity=True,
+            device=_torch_device(self.options),
         )
         return matrix
 
@@ -164,7 +171,7 @@ class _Work:
             self.folder / "encoded",
             None if options.text is None else self.text,
             options.search,
-            "cuda" if options.device == "cuda" else "cpu",
+            _torch_device(options),
         )
         unrefined = replace(
             options, quality=options.search, text=None, compress=None, overwrite=False, resume=False
@@ -173,13 +180,20 @@ class _Work:
         return refine(draft, options.methods)
 
 
+def _torch_device(options: ConvertOptions) -> str:
+    """Return the device of torch that runs the model."""
+    return "cuda" if options.device == "cuda" else "cpu"
+
+
 def _check(source: str | Path, destination: str | Path, options: ConvertOptions) -> None:
     """Refuse before minutes of measuring what would be refused after them."""
     from rdrr_converter.check_options import check_options
+    from rdrr_converter.devices.torch_device import check_torch_device
     from rdrr_converter.output.target import Target
 
     check_options(options)
     import_extra("torch", "torch", "measuring a model")
+    check_torch_device(_torch_device(options))
     if not options.dry_run:
         Target(source, destination, overwrite=options.overwrite, resume=options.resume).check()
     elif options.measure is not None:

@@ -18,6 +18,7 @@ import torch
 from rdrr_format.errors import UsageError
 from rdrr_manifests.graph.ops import Head
 from rdrr_runtime.reference.stack import TextStack
+from rdrr_runtime.reference.threads import default_device
 from torch import Tensor
 
 from rdrr._calibration import calibration_windows
@@ -50,7 +51,7 @@ def distill(draft: Draft) -> str:
     is_whole = weights * WEIGHT_BYTES <= _memory(draft.device)
     if not is_whole:
         _check_memory(draft)
-    with torch.device(draft.device), _fast_products():
+    with default_device(draft.device), _fast_products():
         return _Whole(draft).run() if is_whole else distill_stages(draft)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -22,6 +21,7 @@ from rdrr_manifests.graph import WeightUse
 from rdrr_manifests.graph.ops import Experts, Head, Linear, uses
 from rdrr_runtime.reference.run import ReferencePass
 from rdrr_runtime.reference.stack import TextStack
+from rdrr_runtime.reference.threads import default_device
 from torch import Tensor
 
 from rdrr._calibration import calibration_windows
@@ -36,8 +36,7 @@ MOMENTS = 1 << 30
 
 def gptq(draft: Draft) -> str:
     """Compensate the errors of all matrices that are quantized to blocks."""
-    # As a context, a device costs time at every call of torch.
-    with nullcontext() if draft.device == "cpu" else torch.device(draft.device):
+    with default_device(draft.device):
         return _Compensation(draft).run()
 
 

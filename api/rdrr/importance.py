@@ -1,6 +1,6 @@
 """Compute an importance matrix: the mean square of each weight's input columns over a text.
 
-The model runs in torch on the CPU, in windows as in `rdrr.evaluate`. The output head is omitted, as
+The model runs in torch, in windows as in `rdrr.evaluate`. The output head is omitted, as
 in llama.cpp: the size of its inputs says little about the effect of its errors. What is measured
 with gradients (`sensitivity`) has the head, and is comparable between tensors.
 """
@@ -67,6 +67,7 @@ def measure_importance(
     window: int = WINDOW,
     limit: int | None = None,
     sensitivity: bool = False,
+    device: str = "cpu",
     overwrite: bool = False,
     follow_links: bool = False,
     progress: ProgressCallback | None = None,
@@ -82,11 +83,13 @@ def measure_importance(
         limit: Most tokens of the text to use; all when None.
         sensitivity: Measure how much the errors of each row and column change the predictions,
             which `rdrr.convert` needs for `size`. Gradients take several times as long.
+        device: Device of torch that runs the model, such as cuda.
         overwrite: Replace `out` if it exists.
         follow_links: Follow links that lead out of the package's folder.
         progress: Called after each window.
 
     Raises:
+        DeviceError: torch finds no such device.
         UsageError: The text is too short, the window is too long, `out` exists, or torch is not
             installed.
         StoreError: There is no package, or `out` cannot be written.
@@ -94,6 +97,7 @@ def measure_importance(
         ShardError: The hash of a shard differs from the one in the manifest.
     """
     import_extra("torch", "torch", "measuring an importance matrix")
+    from rdrr_converter.devices.torch_device import check_torch_device
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph.ops import Experts
     from rdrr_manifests.package import open_package
@@ -101,6 +105,7 @@ def measure_importance(
 
     out = local_path(out)
     check_free(out, overwrite=overwrite)
+    check_torch_device(device)
     opened = open_package(package, follow_links=follow_links)
     sums = _SquareSums()
     for op in opened.graph.ops:
@@ -112,7 +117,9 @@ def measure_importance(
     backend, _ = load_checked(
         opened,
         "cached",
-        lambda: CpuBackend(opened, context=context_of(opened, window), observe=observe),
+        lambda: CpuBackend(
+            opened, context=context_of(opened, window), observe=observe, device=device
+        ),
     )
     with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
         if sensitivity:
@@ -160,7 +167,7 @@ class _SquareSums:
 
     def add(self, use: WeightUse, rows: Tensor) -> None:
         """Add the input rows [n, K] of a weight."""
-        squares = rows.double().square().sum(dim=0).numpy()
+        squares = rows.double().square().sum(dim=0).cpu().numpy()
         if use.name in self._sums:
             self._sums[use.name] += squares
         else:

@@ -8,8 +8,11 @@ import rdrr
 import torch
 from rdrr.importance import measure_importance
 from rdrr_converter.importance import load_importance
+from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import open_package
+from rdrr_runtime.reference import sensitivity
 from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.reference.rows import sampled
 from support.checkpoints import make_model, save_checkpoint
 from support.tiny_models import ALL_MODELS
 
@@ -41,8 +44,7 @@ def gradients_of(model, drawn):
 
 def drawn_tokens(backend, seed):
     logs = torch.log_softmax(torch.from_numpy(backend.logits(WINDOW[:-1], 0, all_rows=True)), -1)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.multinomial(logs.exp(), 1, generator=generator)[:, 0].tolist()
+    return sampled(logs, torch.Generator().manual_seed(seed))[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,49 @@ def test_the_file_has_rows_and_columns_by_canonical_name(tmp_path, rng):
     part = matrix.of("model.layers.0.mlp.down_proj.weight", shape, tied=False)
     assert (len(part.rows), len(part.columns)) == tuple(shape)
     assert part.rows.sum() == pytest.approx(part.columns.sum(), rel=1e-2)
+
+
+def test_gradients_use_no_more_threads_than_the_products_of_a_model(tmp_path, rng, monkeypatch):
+    backend = CpuBackend(opened(make_model(tiny("llama"), rng), tmp_path), context=64)
+    threads, collect = set(), sensitivity._collect
+
+    def watched(gathered, name):
+        reduce = collect(gathered, name)
+
+        def hook(leaf):
+            threads.add(torch.get_num_threads())
+            reduce(leaf)
+
+        return hook
+
+    monkeypatch.setattr(sensitivity, "_collect", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        backend.sensitivity(WINDOW, seed=0)
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+    assert threads == {1}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_torch_does_not_find_is_refused_before_anything_is_measured(tmp_path, rng):
+    opened(make_model(tiny("llama"), rng, num_hidden_layers=1), tmp_path)
+    out = tmp_path / "m.gguf"
+    for run in (
+        lambda device: measure_importance(
+            tmp_path / "package", "word " * 40, out, window=16, sensitivity=True, device=device
+        ),
+        lambda device: rdrr.convert(
+            tmp_path / "source", out, size="1MiB", device=device, dry_run=True
+        ),
+    ):
+        with pytest.raises(DeviceError, match="torch finds no CUDA device"):
+            run("cuda")
+        assert not out.exists()
+    measure_importance(tmp_path / "package", "word " * 40, out, window=16, device="cpu")
+    assert out.exists()
 
 
 @pytest.mark.thorough

@@ -49,6 +49,22 @@ QUANTIZERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingPro
 type."""
 
 
+def check_torch_device(name: str) -> None:
+    """Check that torch can compute on a device.
+
+    Raises:
+        DeviceError: It is `cuda`, and torch finds none.
+    """
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "torch finds no CUDA device",
+            found=f"torch {torch.__version__}",
+            hint="install torch with CUDA, or use `device` wgpu or cpu",
+        )
+
+
 class TorchDevice:
     """A `BlockDevice` that runs torch operations.
 
@@ -67,15 +83,10 @@ class TorchDevice:
         import_extra("torch", "torch", "encoding on a CUDA device")
         import torch
 
+        check_torch_device(device)
         self.capacity = capacity
         self.device = torch.device(device)
         self.name = device
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError(
-                "torch finds no CUDA device",
-                found=f"torch {torch.__version__}",
-                hint="install torch with CUDA, or use `device` wgpu or cpu",
-            )
         with device_errors(f"opening {device}", RuntimeError):
             if self.device.type == "cuda":
                 self.name = torch.cuda.get_device_name(self.device)

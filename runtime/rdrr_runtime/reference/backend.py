@@ -21,6 +21,7 @@ from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_p
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.reference.sensitivity import WindowSensitivity, sensitivity
+from rdrr_runtime.reference.threads import default_device
 from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
@@ -57,19 +58,31 @@ class CpuBackend:
         package: The package to load.
         context: Slots of the key-value cache, in tokens.
         observe: Called with each weight of a linear layer or expert and the rows it multiplies.
+        device: Device of torch that computes `logits` and `sensitivity`; the other methods are for
+            the CPU.
     """
 
-    def __init__(self, package: Package, *, context: int, observe: Observer | None = None) -> None:
+    def __init__(
+        self,
+        package: Package,
+        *,
+        context: int,
+        observe: Observer | None = None,
+        device: str = "cpu",
+    ) -> None:
         graph = package.graph
-        weights = {
-            use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
-            for use in graph.weights()
-        }
+        self._device = device
+
+        def tensor(name: str) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(package.dequantize(name))).to(device)
+
+        weights = {use.name: tensor(use.name) for use in graph.weights()}
         self._graph, self._weights = graph, weights
         self._is_causal = graph.is_causal
         self._batch: CpuBatch | None = None
         self.images = seen_images(package)
-        self._allocate(context, observe)
+        with default_device(device):
+            self._allocate(context, observe)
 
     def _allocate(self, context: int, observe: Observer | None = None) -> None:
         """Allocate what belongs to a sequence."""
@@ -105,8 +118,9 @@ class CpuBackend:
         parts, at = [], base
         for part in self._divided(ids):
             images = self._images_of(part, at)
-            logits = self._model.forward(part, at, all_rows=all_rows, images=images)
-            parts.append(logits.numpy())
+            with default_device(self._device):
+                logits = self._model.forward(part, at, all_rows=all_rows, images=images)
+            parts.append(logits.cpu().numpy())
             at += len(part)
         self._position.advance(len(ids))
         if len(ids) > 1:
@@ -144,7 +158,8 @@ class CpuBackend:
 
     def sensitivity(self, window: Sequence[int], seed: int) -> WindowSensitivity:
         """Measure how much errors of the weights matter over a window of tokens."""
-        return sensitivity(self._graph, self._weights, window, seed)
+        with default_device(self._device):
+            return sensitivity(self._graph, self._weights, window, seed)
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run `ids` only to store their keys and values."""

@@ -6,6 +6,7 @@ The GPU's passes are tested against it, and in float32 it is the CPU backend.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
@@ -60,7 +61,8 @@ class ReferenceModel:
         sizes = [weight.numel() for weight in weights.values() if weight.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         self._context = context
-        ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
+        # With a default device of torch, the tables are there too.
+        ropes = [torch.as_tensor(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         cache = {layer: empty_cache(spec, context, dtype) for layer, spec in graph.caches.items()}
         states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
@@ -126,6 +128,10 @@ class ReferenceModel:
         run = ReferencePass(self._memory, torch.tensor(ids), 0, positions, segments=segments)
         return self._compute(run, self._graph.ops[:-1])
 
+    def limited_threads(self, rows: int) -> AbstractContextManager[None]:
+        """Limit torch's threads to what a typical product with `rows` rows justifies."""
+        return limited_threads(rows * self._typical_weight)
+
     def _placed(self, images: PassImages) -> ReferenceMemory:
         """Return the memory with rope tables that have a row for each row of a pass."""
         tables = (rope_rows(spec, self._context, images.positions) for spec in self._graph.ropes)
@@ -133,8 +139,7 @@ class ReferenceModel:
 
     def _compute(self, run: ReferencePass, ops: Sequence[Op]) -> Tensor:
         """Compute ops in order and return the value of the last one."""
-        macs = len(run.ids) * self._typical_weight
-        with torch.set_grad_enabled(self._differentiable), limited_threads(macs):
+        with torch.set_grad_enabled(self._differentiable), self.limited_threads(len(run.ids)):
             taken = () if run.images is None else tuple(run.images.features)
             features = dict(zip(self._graph.values_of_images(len(taken) - 1), taken, strict=False))
             for op in ops:

@@ -36,6 +36,20 @@ def layer_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Te
     return functional.layer_norm(x, x.shape[-1:], eps=eps) * (offset + weight)
 
 
+def sampled(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a token for each row, sampled from the softmax of its logits, int [rows, 1].
+
+    The random numbers do not depend on the device.
+
+    Args:
+        logits: [rows, vocab].
+        generator: Random numbers of the CPU.
+    """
+    sums = torch.softmax(logits, -1).cumsum(-1)
+    chances = torch.rand(len(logits), 1, generator=generator, device="cpu").to(logits.device)
+    return torch.searchsorted(sums, chances * sums[:, -1:]).clamp_(max=sums.shape[1] - 1)
+
+
 def argmax(logits: Tensor) -> int:
     """Return the index of the largest logit of [vocab], ties to the lower index."""
     return int((logits == logits.max()).nonzero()[0])

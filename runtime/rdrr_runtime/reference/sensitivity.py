@@ -18,6 +18,7 @@ from rdrr_manifests.graph import Graph
 from torch import Tensor
 
 from rdrr_runtime.reference.forward import ReferenceModel
+from rdrr_runtime.reference.rows import sampled
 
 F64 = npt.NDArray[np.float64]
 
@@ -74,9 +75,9 @@ def sensitivity(
     # A model of its own: the gradients of a window must not reach into the cache of another.
     model = ReferenceModel(graph, {**weights, **leaves}, len(ids), differentiable=True)
     logs = torch.log_softmax(model.forward(ids, 0, all_rows=True), dim=-1)
-    generator = torch.Generator().manual_seed(seed)
-    sampled = torch.multinomial(logs.detach().exp(), 1, generator=generator)
-    logs.gather(1, sampled).sum().backward()
+    drawn = sampled(logs.detach(), torch.Generator("cpu").manual_seed(seed))
+    with model.limited_threads(len(ids)):
+        logs.gather(1, drawn).sum().backward()
     for name in set(leaves) - set(gathered):  # experts that no token was routed to
         rows, columns = leaves[name].shape
         gathered[name] = Sensitivity(np.zeros(rows), np.zeros(columns))
@@ -91,8 +92,8 @@ def _collect(gathered: dict[str, Sensitivity], name: str) -> Callable[[Tensor], 
         assert leaf.grad is not None, "the hook runs once the gradient is there"
         squares = leaf.grad.square()
         gathered[name] = Sensitivity(
-            squares.sum(dim=1, dtype=torch.float64).numpy(),
-            squares.sum(dim=0, dtype=torch.float64).numpy(),
+            squares.sum(dim=1, dtype=torch.float64).cpu().numpy(),
+            squares.sum(dim=0, dtype=torch.float64).cpu().numpy(),
         )
         leaf.grad = None
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from rdrr_runtime.phases.attention.rope_tables import rope_table
 from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute
+from rdrr_runtime.reference.rows import sampled
 from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
 from rdrr_runtime.reference.threads import limited_threads
 
@@ -117,11 +118,7 @@ class TextStack:
             for op in self._graph.ops:
                 self._compute(run, op)
             logits = run.values[self._graph.ops[-1].out].unflatten(0, (len(ids), -1))[:, -1]
-            sums = torch.softmax(logits, -1).cumsum(-1)
-            # The random numbers do not depend on the device.
-            chances = torch.rand(len(ids), 1, generator=generator, device="cpu").to(ids.device)
-            sampled = torch.searchsorted(sums, chances * sums[:, -1:]).clamp_(max=sums.shape[1] - 1)
-            ids, at = torch.cat([ids, sampled], 1), ids.shape[1]
+            ids, at = torch.cat([ids, sampled(logits, generator)], 1), ids.shape[1]
         return ids
 
     def logits(self, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Limit torch's threads during a pass to the number that its matrix products can use.
+"""Where torch computes a pass: its device, and as many threads as its matrix products can use.
 
 Torch splits each product over all of its threads and waits for the slowest. Where other programs
 use the same cores, that wait takes far longer than the product of a small matrix: a model with 256
@@ -8,7 +8,7 @@ dimensions generated 20 times as many tokens per second with one thread as with 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -17,6 +17,12 @@ THREAD_MACS = 1 << 23
 
 They take one core about half a millisecond, or the time of reading 32 MiB of weights once.
 """
+
+
+def default_device(name: str) -> AbstractContextManager[object]:
+    """Let new tensors be on a device of torch within a `with` block."""
+    # As a context, a device costs time at every call of torch.
+    return nullcontext() if name == "cpu" else torch.device(name)
 
 
 def threads_for(macs: int, available: int) -> int:
