@@ -26,9 +26,9 @@ from rdrr._distill_stages import distill_stages, largest_stage
 from rdrr._refining import Draft
 from rdrr._trained_codes import (
     WEIGHT_BYTES,
-    Codes,
     Outcome,
     Task,
+    Trained,
     is_trained,
     split,
     texts_at_once,
@@ -101,7 +101,7 @@ class _Whole:
         self._ids = calibration_windows(draft.source, draft.text, draft.device, WINDOWS)
         self._windows, self._held_out = (self._ids[part] for part in split(self._ids, HELD_OUT))
         self._draft = draft
-        self._trained = {name: Codes(draft, name) for name in names if is_trained(draft, name)}
+        self._trained = [name for name in names if is_trained(draft, name)]
         self._source = {
             name: torch.from_numpy(np.ascontiguousarray(draft.source_values(name))).to(device)
             for name in names
@@ -117,10 +117,10 @@ class _Whole:
         """Train, and return a note for the user."""
         if not self._trained:
             return "distill: no matrix has blocks whose codes can be trained"
-        task = Task(
-            self._trained, self._divergence, self._windows, self._held_out, self._pass_texts
-        )
-        return self._note(train(task, self._draft))
+        return self._note(train(self._draft, self._trained, self._task))
+
+    def _task(self, codes: Trained) -> Task:
+        return Task(codes, self._divergence, self._windows, self._held_out, self._pass_texts)
 
     def _note(self, outcome: Outcome) -> str:
         text = "of the given text" if self._draft.text is not None else "that the model wrote"

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from rdrr._calibration import calibration_windows
 from rdrr._refining import F32, Draft
-from rdrr._trained_codes import Codes, Outcome, Task, is_trained, split, texts_at_once, train
+from rdrr._trained_codes import Outcome, Task, Trained, is_trained, split, texts_at_once, train
 
 HELD_OUT = 32
 """Windows that are held out."""
@@ -185,9 +185,10 @@ class _Walk:
             with torch.set_grad_enabled(differentiable):
                 return _loss(outputs, expected, stage)
 
-        codes = {name: Codes(self._draft, name) for name in stage.names if self._takes(name)}
-        task = Task(codes, loss, self._windows, self._held_out, self._pass_texts)
-        return train(task, self._draft)
+        def task(codes: Trained) -> Task:
+            return Task(codes, loss, self._windows, self._held_out, self._pass_texts)
+
+        return train(self._draft, [*filter(self._takes, stage.names)], task)
 
     def _advance(self, side: _Side) -> dict[str, Tensor]:
         """Return the value behind a stage for all windows, [windows, tokens, width]."""

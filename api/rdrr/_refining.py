@@ -69,10 +69,14 @@ class Draft:
     def _source_names(self) -> Mapping[str, object]:
         return self.source.manifest.tensors
 
+    def is_replaced(self, name: str) -> bool:
+        """Return whether a method has replaced the bytes of a tensor."""
+        return (self.folder / name).exists()
+
     def stored(self, name: str) -> Bytes:
         """Return the bytes of a tensor as the methods so far have left them, uint8 [size]."""
-        path = self.folder / name
-        return np.fromfile(path, np.uint8) if path.exists() else self.package.read(name)
+        is_replaced = self.is_replaced(name)
+        return np.fromfile(self.folder / name, np.uint8) if is_replaced else self.package.read(name)
 
     def values(self, name: str) -> F32:
         """Return what the stored bytes of a tensor decode to, float32 in its logical shape."""

@@ -8,8 +8,8 @@ codes move that were nearly a tie.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ WINDOWS_OF_STEP = {"cpu": 8, "cuda": 32}
 LOGITS = 1 << 27
 """Logits of the windows that are computed at once."""
 
+Trained = Mapping[str, "Codes"]
+"""The codes to train, by the name of their tensor."""
+
 Loss = Callable[[Tensor, Mapping[str, Tensor], bool], Tensor]
 """Returns the sum of the losses of some windows with the given values of the trained tensors; the
 last argument says whether gradients are needed."""
@@ -60,7 +63,7 @@ class Task:
         pass_texts: Windows that are computed at once.
     """
 
-    trained: Mapping[str, Codes]
+    trained: Trained
     loss: Loss
     windows: Tensor
     held_out: Tensor
@@ -93,13 +96,14 @@ class Codes:
     Args:
         draft: The draft with the tensor.
         name: Name of the tensor.
+        stored: The blocks with which the training begins, uint8 [size].
 
     Attributes:
         reals: The codes, float32 [stored rows, groups, GROUP].
         rate: Largest step of a code.
     """
 
-    def __init__(self, draft: Draft, name: str) -> None:
+    def __init__(self, draft: Draft, name: str, stored: Bytes) -> None:
         tensor = draft.package.tensor(name)
         dtype, self._layout, self._shape = (
             tensor.parsed_dtype(),
@@ -108,14 +112,14 @@ class Codes:
         )
         self._geometry = geometry(dtype, self._shape, self._layout)
         self._codec, columns = CODECS[dtype.name], self._geometry.row_elements
-        self._stored = draft.stored(name).reshape(self._geometry.rows, -1)
+        self._stored = stored.reshape(self._geometry.rows, -1)
         lowest, step = self._codec.grid(self._stored, columns)
         source = stored_rows(draft.source_values(name), self._layout)
-        stored = self._codec.dequantize(self._stored, columns)
+        values = self._codec.dequantize(self._stored, columns)
         safe = np.where(step == 0, np.float32(1), step)
         self._highest = self._codec.levels - 1
         codes, reals = (
-            np.clip((values - lowest) / safe, 0, self._highest) for values in (stored, source)
+            np.clip((side - lowest) / safe, 0, self._highest) for side in (values, source)
         )
         # Whatever chose the codes, the training begins with them.
         codes = np.rint(codes)
@@ -225,11 +229,35 @@ class _Training:
         return sum(float(self._task.loss(part, values, False)) for part in parts) / held_out.numel()
 
 
-def train(task: Task, draft: Draft) -> Outcome:
-    """Train codes, and store them in the draft if that lowers the loss on what is held out."""
-    outcome = _Training(task, draft.device).run()
-    if outcome.is_better:
-        for name, codes in task.trained.items():
+def train(draft: Draft, names: Sequence[str], task: Callable[[Trained], Task]) -> Outcome:
+    """Train codes, and store them in the draft if that lowers the loss on what is held out.
+
+    Blocks that a method before has left are not always the better beginning: a compensated model
+    has a lower loss, and can end with a higher one. So the training also begins with the blocks
+    without that method, and what ends lower is kept.
+
+    Args:
+        draft: The draft.
+        names: Tensors whose codes are trained.
+        task: Returns what to do with the codes of all of them.
+    """
+    starts = [draft.stored, draft.package.read][: 1 + any(map(draft.is_replaced, names))]
+    outcomes: list[Outcome] = []
+    for start in starts:
+        least = min((outcome.after for outcome in outcomes), default=math.inf)
+        outcomes.append(_train(draft, {name: start(name) for name in names}, task, least))
+    best = min(outcomes, key=lambda outcome: outcome.after)
+    return replace(best, before=outcomes[0].before)
+
+
+def _train(
+    draft: Draft, starts: Mapping[str, Bytes], task: Callable[[Trained], Task], least: float
+) -> Outcome:
+    """Train codes, and store them in the draft if the loss ends below `least` and its beginning."""
+    trained = {name: Codes(draft, name, stored) for name, stored in starts.items()}
+    outcome = _Training(task(trained), draft.device).run()
+    if outcome.after < min(outcome.before, least):
+        for name, codes in trained.items():
             draft.replace(name, codes.stored())
     return outcome
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rdrr
 import torch
-from rdrr import _distill, _distill_stages, _trained_codes
+from rdrr import _distill, _distill_stages, _gptq, _trained_codes
 from rdrr._refining import Draft, refine
 from rdrr_converter.convert import convert
 from rdrr_format.codecs import CODECS
@@ -90,6 +90,29 @@ def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
         assert np.array_equal(without_codes(tensor, old), without_codes(tensor, new)), name
 
 
+@pytest.mark.usefixtures("short_training")
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_worse_beginning_that_a_method_has_left_is_not_kept(tmp_path, rng, monkeypatch, fits):
+    """Training begins twice behind another method, and keeps what predicts better in the end."""
+    draft = draft_of("llama", rng, tmp_path)
+    if not fits:
+        fit_only_stages(draft, monkeypatch)
+    names = [use.name for use in draft.package.graph.weights() if "proj" in use.name]
+
+    def spoil(draft):
+        for name in names:
+            draft.replace(name, without_codes(draft.package.tensor(name), draft.package.read(name)))
+        return "spoiled"
+
+    monkeypatch.setattr(_gptq, "gptq", spoil)
+    behind = Draft(draft.plain, draft.unrefined, tmp_path / "behind")
+    refine(draft, ["distill"])
+    refine(behind, ["gptq", "distill"])
+    for name in names:
+        assert draft.is_replaced(name), name
+        assert np.array_equal(draft.stored(name), behind.stored(name)), name
+
+
 LATENT = pytest.param("deepseek_v3", marks=pytest.mark.thorough)
 
 
@@ -141,7 +164,7 @@ def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize,
     blocks = stored.reshape(-1, codec.dtype.block_bytes)
     moved = rng.integers(0, codec.levels, (len(blocks), codec.dtype.block_elements), np.uint8)
     draft.replace(name, codec.recoder(blocks, moved))
-    codes = _trained_codes.Codes(draft, name)
+    codes = _trained_codes.Codes(draft, name, draft.stored(name))
     values = codes.values().numpy()
     assert np.abs(values - draft.values(name)).max() <= 1e-6 * np.abs(values).max()
     if codes._geometry.padding == 0:
