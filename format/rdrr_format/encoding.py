@@ -70,7 +70,7 @@ def encode_tensor(
         raise FormatError(
             "importance weights need the layout row", expected="layout row", found=layout
         )
-    return codec_of(dtype).quantize(stored_rows(array, layout), importance, quality).reshape(-1)
+    return codec_of(dtype).encode(stored_rows(array, layout), importance, quality).reshape(-1)
 
 
 def decode_rows(raw: Bytes, dtype: DType, geo: Geometry, first: int, count: int) -> Floats:

@@ -62,7 +62,7 @@ def encode_rows(tensor: PlannedTensor, chunk: Chunk, rows: F32Array) -> Bytes:
     """Encode the rows of a chunk, uint8 [stored rows, row bytes]."""
     codec = CODECS[tensor.dtype.name]
     parts = [
-        codec.quantize(part, importance, tensor.quality)
+        codec.encode(part, importance, tensor.quality)
         for part, importance in _rows_by_importance(tensor, chunk, rows)
     ]
     return np.concatenate(parts)

@@ -36,6 +36,9 @@ Recoder = Callable[[Bytes, Bytes], Bytes]
 # threads because every array operation releases and reacquires the GIL.
 _CHUNK = 1 << 19
 
+_MOST_RESIZED = 1.1
+"""The largest factor by which `Codec.resize` makes a block larger or smaller."""
+
 
 @dataclass(frozen=True)
 class Codec:
@@ -50,6 +53,8 @@ class Codec:
             types.
         levels: Number of codes of a weight, in which its value is linear; 0 if it is not.
         recoder: Exchanges the codes of blocks; None where `levels` is 0.
+        scales: Offsets of the f16 numbers of a block, to which its values are proportional; none
+            where `levels` is 0.
     """
 
     dtype: DType
@@ -59,6 +64,7 @@ class Codec:
     refiner: Refiner | None = None
     levels: int = 0
     recoder: Recoder | None = None
+    scales: tuple[int, ...] = ()
 
     def row_bytes(self, elements: int) -> int:
         """Return the bytes of a stored row of `elements` weights."""
@@ -105,6 +111,16 @@ class Codec:
             if refiner is not None:
                 out[part] = refiner(weights, self._weights_of(columns, source.shape[1]), out[part])
         return out
+
+    def encode(
+        self,
+        rows: Floats,
+        importance: npt.ArrayLike | None = None,
+        quality: str = "ref",
+    ) -> Bytes:
+        """Encode rows as they are stored: `quantize`, and under `best` also `resize`."""
+        stored = self.quantize(rows, importance, quality)
+        return self.resize(stored, rows, importance) if quality == "best" else stored
 
     def dequantize(self, blocks: npt.ArrayLike, K: int) -> Floats:
         """Decode rows.
@@ -168,6 +184,48 @@ class Codec:
         with np.errstate(over="ignore"):
             codes = np.rint((weights - first) / safe)
         return self._recoded(stored, np.clip(codes, 0, self.levels - 1).astype(np.uint8))
+
+    def resize(self, stored: Bytes, rows: Floats, importance: npt.ArrayLike | None = None) -> Bytes:
+        """Return stored rows with the same codes, whose blocks are as large as their weights.
+
+        A block of least squared error is smaller than its weights, because its error is orthogonal
+        to it. That is little, but all blocks of a matrix are smaller, and so are its products. Here
+        the product of each block with its weights becomes that of the weights with themselves.
+
+        Args:
+            stored: uint8 [n, row_bytes].
+            rows: float32 [n, K], the weights.
+            importance: float32 [K], how much each column counts; None if all count the same.
+        """
+        if not self.scales:
+            return stored
+        K = rows.shape[1]
+        columns = self._weights_of(self._importance(importance, K), K)
+        out = stored.copy()
+        for part in self._chunks(rows.shape):
+            weights = self._padded(np.ascontiguousarray(rows[part], dtype=np.float32))
+            values = self._padded(self.dequantize(stored[part], K))
+            guided = (weights * columns).reshape(-1, self.dtype.block_elements)
+            own, product = (
+                (guided * other.reshape(guided.shape)).sum(axis=1, dtype=np.float64)
+                for other in (weights, values)
+            )
+            # Of blocks that have next to nothing in common with their weights nothing is known.
+            known = (product > own / _MOST_RESIZED) & (product < own * _MOST_RESIZED)
+            factors = np.where(known, own / np.where(known, product, 1), 1)
+            out[part] = self._scaled(stored[part], factors.astype(np.float32))
+        return out
+
+    def _scaled(self, stored: Bytes, factors: Floats) -> Bytes:
+        """Multiply the values of blocks by factors [blocks], where f16 holds the result."""
+        blocks = stored.reshape(-1, self.dtype.block_bytes).copy()
+        before = [f16_floats(blocks[:, at : at + 2]) for at in self.scales]
+        with np.errstate(over="ignore"):
+            after = [(scale * factors).astype("<f2") for scale in before]
+        fits = np.all([np.isfinite(scale) for scale in after], axis=0)
+        for at, scale in zip(self.scales, after, strict=True):
+            blocks[fits, at : at + 2] = scale[fits].view(np.uint8).reshape(-1, 2)
+        return blocks.reshape(stored.shape)
 
     def _recoded(self, stored: Bytes, codes: Bytes) -> Bytes:
         assert self.recoder is not None, "only for types whose values are linear in their codes"

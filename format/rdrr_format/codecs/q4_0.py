@@ -49,4 +49,5 @@ Q4_0 = Codec(
     refiner=_refine,
     levels=16,
     recoder=_recode,
+    scales=(0,),
 )

@@ -48,4 +48,5 @@ Q4_1 = Codec(
     refiner=_refine,
     levels=16,
     recoder=_recode,
+    scales=(0, 2),
 )

@@ -58,4 +58,5 @@ Q4_K = Codec(
     refiner=_refine,
     levels=16,
     recoder=_recode,
+    scales=(0, 2),
 )

@@ -53,4 +53,5 @@ Q5_0 = Codec(
     refiner=_refine,
     levels=32,
     recoder=_recode,
+    scales=(0,),
 )

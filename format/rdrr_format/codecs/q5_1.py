@@ -55,4 +55,5 @@ Q5_1 = Codec(
     refiner=_refine,
     levels=32,
     recoder=_recode,
+    scales=(0, 2),
 )

@@ -60,4 +60,5 @@ Q5_K = Codec(
     refiner=_refine,
     levels=32,
     recoder=_recode,
+    scales=(0, 2),
 )

@@ -99,4 +99,5 @@ Q6_K = Codec(
     refiner=_refine,
     levels=64,
     recoder=_recode,
+    scales=(208,),
 )

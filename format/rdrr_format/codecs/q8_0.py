@@ -45,4 +45,6 @@ def _dequantize(blocks: Bytes) -> Floats:
     return f16_floats(blocks[:, :2])[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-Q8_0 = Codec(_DTYPE, _quantize, _dequantize, refiner=_refine, levels=255, recoder=_recode)
+Q8_0 = Codec(
+    _DTYPE, _quantize, _dequantize, refiner=_refine, levels=255, recoder=_recode, scales=(0,)
+)

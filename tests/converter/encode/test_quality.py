@@ -28,6 +28,20 @@ def test_every_quantized_tensor_has_less_error_in_the_same_bytes(tmp_path, sourc
     assert any(tensor.dtype != "F32" for tensor in ref.tensors)
 
 
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_matrices_are_as_large_as_their_source(tmp_path, source, layout):
+    """Blocks of least squared error are smaller than their weights."""
+    convert(source, tmp_path / "f32", quantize="f32")
+    options = {"quantize": "q4_k_m", "k_tail": "pad", "q4k_layout": layout, "quality": "best"}
+    result = convert(source, tmp_path / "best", **options)
+    before, after = open_package(tmp_path / "f32"), open_package(tmp_path / "best")
+    names = [tensor.name for tensor in result.tensors if tensor.dtype.startswith("Q4_K")]
+    assert names
+    for name in names:
+        weights, values = before.dequantize(name), after.dequantize(name)
+        assert abs((weights * values).sum() / (weights * weights).sum() - 1) < 1e-3, name
+
+
 def test_the_manifest_records_it_and_the_default_is_ggml(tmp_path, source):
     def options(name, **given):
         convert(source, tmp_path / name, **given)
