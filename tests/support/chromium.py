@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +32,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-renderer-backgrounding",
+    "--disable-popup-blocking",
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
 )
@@ -40,6 +43,8 @@ PREFERENCES = (
 )
 """What is switched on in Firefox: it offers software adapters only without its blocklist."""
 PAGE = """<!doctype html><script type="module">
+const others = Number(new URLSearchParams(location.search).get('others'));
+for (let tab = 0; tab < others; tab += 1) open('/', '_blank', 'noopener');
 globalThis.report = (value) => fetch('/report', {method: 'POST', body: JSON.stringify(value)});
 const failed = (error) => report({error: String(error?.stack ?? error)});
 globalThis.addEventListener('unhandledrejection', (event) => failed(event.reason));
@@ -81,13 +86,12 @@ def run_in_tabs(
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         _serving({"module": module, **folders}, reports) as url,
-        _running(_firefox(profile) if firefox else _chromium(profile), [url] * tabs) as log,
+        # Chromium without a window takes one address, so the first tab opens the others.
+        _running(
+            _firefox(profile) if firefox else _chromium(profile), f"{url}?others={tabs - 1}"
+        ) as browser,
     ):
-        try:
-            reported = [reports.get(timeout=HANGS) for _ in range(tabs)]
-        except Empty:
-            text = f"no report within {HANGS} s: {log.read_text(encoding='utf-8')[-2000:]}"
-            raise RuntimeError(text) from None
+        reported = [browser.next_report(reports) for _ in range(tabs)]
     for report in reported:
         if isinstance(report, dict) and "error" in report:
             raise RuntimeError(report["error"])
@@ -108,15 +112,37 @@ def _firefox(profile: str) -> list[str]:
     return [program, "--headless", "--no-remote", "--profile", profile]
 
 
+@dataclass(frozen=True)
+class _Browser:
+    """A running browser, and the file of what it writes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def next_report(self, reports: SimpleQueue[Any]) -> Any:
+        """Wait for the report of a tab.
+
+        Raises:
+            RuntimeError: The browser has ended, or none came in time.
+        """
+        end = time.monotonic() + HANGS
+        while time.monotonic() < end and self.process.poll() is None:
+            with suppress(Empty):
+                return reports.get(timeout=1)
+        code = self.process.poll()
+        fault = f"no report within {HANGS} s" if code is None else f"the browser ended with {code}"
+        raise RuntimeError(f"{fault}: {self.log.read_text(encoding='utf-8')[-2000:]}")
+
+
 @contextmanager
-def _running(command: Sequence[str], urls: Sequence[str]) -> Iterator[Path]:
-    """Run a browser for the length of a block, and yield the file of what it writes."""
+def _running(command: Sequence[str], url: str) -> Iterator[_Browser]:
+    """Run a browser for the length of a block."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "stderr.txt")
         with log.open("w") as errors:
-            process = subprocess.Popen([*command, *urls], stdout=subprocess.DEVNULL, stderr=errors)
+            process = subprocess.Popen([*command, url], stdout=subprocess.DEVNULL, stderr=errors)
             try:
-                yield log
+                yield _Browser(process, log)
             finally:
                 process.terminate()
                 process.wait()
@@ -151,7 +177,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*rest, **names)
 
     def do_GET(self) -> None:
-        if self.path != "/":
+        if self.path.split("?")[0] != "/":
             super().do_GET()
             return
         body = PAGE.encode()

@@ -27,8 +27,15 @@ LATER: dict[str, dict[str, Any]] = {
         "layer_types": [*["linear_attention"] * 3, "full_attention"],
     },
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256},
+    "gpt_oss": {
+        "intermediate_size": 256,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+    },
 }
-"""A hybrid and a mixture, which not all of those runtimes know."""
+"""A hybrid and two mixtures, which not all of those runtimes know."""
 
 _SIZES = {
     "hidden_size": 256,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from support.images import drawn_image
 from support.random_models import save_model
 from support.seeing_checkpoints import KINDS, write_seeing
 from support.sentence_checkpoints import add_modules
+from support.shard_cutting import in_shards
 from train_seeing import QUESTION
 
 BUILD = ROOT / "web" / "build"
@@ -65,9 +67,12 @@ SCHEMA = {
 }
 MESSAGES = [{"role": "user", "content": "And God said"}]
 LONG = [int(token_id) for token_id in np.random.default_rng(5).integers(3, 8000, 2040)]
-RANDOM = ("gemma3_text", "qwen3", "qwen3_5_text", "qwen3_moe", "tied")
-"""Models with random weights: dense, a hybrid, a mixture, and an embedding that is split since it
-is larger than a binding, and is the head too."""
+RANDOM = ("gemma3_text", "qwen3", "qwen3_5_text", "tied")
+"""Models with random weights: dense, a hybrid, and an embedding that is split since it is larger
+than a binding, and is the head too."""
+
+MIXTURES = ("qwen3_moe", "gpt_oss")
+"""Mixtures of experts with random weights."""
 
 SMALL_BINDINGS = DEVICE | {"limits": {"max-storage-buffer-binding-size": 2 << 20}}
 
@@ -85,7 +90,7 @@ def with_programs(package, folder, described=DEVICE):
 
 
 def random_package(name, folder):
-    """Return a package of a model of `RANDOM` with its programs."""
+    """Return a package of a model of `RANDOM` or `MIXTURES` with its programs."""
     if name != "tied":
         save_model(name, folder / f"{name}-checkpoint", tokenizer_from=EXAMPLE)
         rdrr.convert(folder / f"{name}-checkpoint", folder / name)
@@ -391,6 +396,18 @@ def test_other_models_choose_the_most_probable_tokens(name, tmp_path):
     check_greedy_ids(package, prompt, ids)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_give_the_ids_of_python(name, tmp_path):
+    package = random_package(name, tmp_path)
+    report = run_case("answers", package, requests_of(tokens=12), tmp_path)
+    (program,) = json.loads((package / "web/index.json").read_text("utf-8"))["programs"]
+    assert report["facts"]["program"] == program["file"]
+    with rdrr.load(package, context=512) as model:
+        for options, answer in zip(OPTIONS.values(), report["answers"], strict=True):
+            assert choice(answer) == generated(model, options, tokens=12)
+
+
 SEEING = Path(__file__).parents[1] / "data/small-qwen3-vl"
 
 
@@ -448,12 +465,48 @@ def test_the_cache_grows_when_a_text_needs_more(tmp_path):
     check_greedy_ids(package, LONG, ids)
 
 
+@pytest.fixture(scope="module")
+def in_shards_of_4_mib(package, tmp_path_factory):
+    """The package, cut into shards, with its programs."""
+    folder = tmp_path_factory.mktemp("shards")
+    cut = shutil.copytree(
+        package, folder / "package", ignore=shutil.ignore_patterns("web", "*.bin")
+    )
+    manifest = in_shards(json.loads((package / "manifest.json").read_text("utf-8")), 4 << 20)
+    weights = (package / "shard_00000.bin").read_bytes()
+    for shard in manifest["shards"]:
+        content = weights[shard["offset"] :][: shard["size"]]
+        (cut / shard["filename"]).write_bytes(content)
+        shard["hash"] = sha256(content).hexdigest()
+    (cut / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert len(manifest["shards"]) > 1
+    return with_programs(cut, folder)
+
+
 @pytest.mark.thorough
-def test_two_tabs_load_and_run_the_same_package(package, model, tmp_path):
-    cases = {"tabs": {"kind": "answers", "model": "package", "requests": requests_of()[:2]}}
-    for reports in run({"package": package}, cases, tmp_path, tabs=2):
-        for options, answer in zip(OPTIONS.values(), reports["tabs"]["answers"], strict=False):
+@pytest.mark.parametrize("during", [None, "delete", "abort"])
+def test_two_tabs_load_a_package_at_the_same_time(in_shards_of_4_mib, model, during, tmp_path):
+    package = in_shards_of_4_mib
+    requests = requests_of()[: 1 if during else 2]
+    case = {"kind": "tabs", "model": "package", "requests": requests, "during": during}
+    reports = [only["tabs"] for only in run({"package": package}, {"tabs": case}, tmp_path, tabs=2)]
+    first, second = sorted(reports, key=lambda report: not report["first"])
+    for report in (first, second) if during != "abort" else (second,):
+        assert "fault" not in report
+        for options, answer in zip(OPTIONS.values(), report["answers"], strict=False):
             assert choice(answer) == generated(model, options)
+    shards = sorted(path.name for path in package.glob("shard_*"))
+    if during is None:
+        # Each shard is downloaded by the tab that needs it first; the other one waits for it.
+        assert sorted(first["shards"] + second["shards"]) == shards
+        assert first["shards"][0] == shards[0]
+    else:
+        assert second["shards"] == shards
+        assert second["deletes"] == (during == "delete")
+    if during == "abort":
+        assert (first["fault"], first["shards"]) == ("AbortError", shards[:1])
+    assert second["had"]
+    assert second["offline"] == ["none", "network"]
 
 
 @pytest.mark.thorough

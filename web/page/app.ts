@@ -1,6 +1,7 @@
 // The page: it holds a conversation and the engine that answers.
+import type { ChatMessage } from '../src/index.js';
 import { byId, element } from './dom.js';
-import { EngineError, type Message, type ModelInfo, type PageEngine, type Part, type Piece, type Question } from './engine.js';
+import type { ModelInfo, PageEngine, Piece, Question } from './engine.js';
 import { Loader } from './loader.js';
 import { MessageView, type Actions } from './messages.js';
 import { Meter, showSpeed, showUsed } from './meter.js';
@@ -285,9 +286,9 @@ export class App {
     try {
       await everyFrame(engine.answer(question, running.signal), (piece) => {
         meter.add(piece);
-        turn.content += piece.content ?? '';
-        turn.reasoning = (turn.reasoning ?? '') + (piece.reasoning ?? '');
-        ids.push(...(piece.ids ?? []));
+        turn.content += piece.content;
+        turn.reasoning = (turn.reasoning ?? '') + piece.reasoning;
+        ids.push(...piece.ids);
         if (piece.finish === 'length') turn.note = 'The answer ended at the limit of tokens.';
       }, () => {
         show();
@@ -320,9 +321,9 @@ export class App {
 }
 
 // Answers of the same model go with their ids, so that it reads them from its cache.
-function messagesOf(turns: readonly Turn[], system: string, model: string | undefined): Message[] {
+function messagesOf(turns: readonly Turn[], system: string, model: string | undefined): ChatMessage[] {
   const said = turns.filter(({ role, content }) => role === 'user' || content);
-  const first: Message[] = system.trim() ? [{ role: 'system', content: system }] : [];
+  const first: ChatMessage[] = system.trim() ? [{ role: 'system', content: system }] : [];
   return [...first, ...said.map((turn) => {
     const { role, ids } = turn;
     return { role, content: contentOf(turn), ...(ids && ids.model === model && { token_ids: ids.ids }) };
@@ -330,9 +331,9 @@ function messagesOf(turns: readonly Turn[], system: string, model: string | unde
 }
 
 // Pictures come before the text of their message.
-function contentOf({ content, pictures = [] }: Turn): Message['content'] {
+function contentOf({ content, pictures = [] }: Turn): NonNullable<ChatMessage['content']> {
   if (!pictures.length) return content;
-  const parts: Part[] = pictures.map((url) => ({ type: 'image_url', image_url: { url } }));
+  const parts = pictures.map((url) => ({ type: 'image_url', image_url: { url } }));
   return content ? [...parts, { type: 'text', text: content }] : parts;
 }
 
@@ -353,6 +354,5 @@ async function everyFrame(pieces: AsyncIterable<Piece>, read: (piece: Piece) => 
 }
 
 function messageOf(error: unknown): string {
-  if (error instanceof EngineError) return error.message;
   return error instanceof Error ? error.message : String(error);
 }

@@ -1,7 +1,7 @@
 // The model in this browser: the runtime in a worker, with the files that `rdrr web` wrote.
-import { connect, Engine, type RemoteEngine } from '../src/index.js';
+import { connect, Engine, type Progress, type RemoteEngine } from '../src/index.js';
 import { advice } from './advice.js';
-import { EngineError, type ModelInfo, type PageEngine, type Piece, type Progress, type Question, type Survey } from './engine.js';
+import { EngineError, pieceOf, type ModelInfo, type PageEngine, type Piece, type Question, type Survey } from './engine.js';
 import { bytes } from './meter.js';
 
 const CONTEXT = 4096; // tokens that a conversation has room for, where the model has as many
@@ -56,25 +56,9 @@ export class BrowserEngine implements PageEngine {
     const options = { ...sampling, stream: true, stream_options: { include_usage: true } } as const;
     const engine = this.#engine!;
     const chunks = 'messages' in asked
-      ? await engine.chat.completions.create({ messages: asked.messages.map((message) => ({ ...message })), ...options }, { signal })
+      ? await engine.chat.completions.create({ ...asked, ...options }, { signal })
       : await engine.completions.create({ ...asked, ...options }, { signal });
-    for await (const { choices: [choice], usage } of chunks) {
-      const delta = choice && 'delta' in choice ? choice.delta : undefined;
-      yield {
-        content: delta?.content ?? (choice && 'text' in choice ? choice.text : ''),
-        reasoning: delta?.reasoning_content ?? '',
-        ids: delta?.token_ids ?? (choice && 'token_ids' in choice ? choice.token_ids : []),
-        finish: choice?.finish_reason ?? null,
-        ...(usage && {
-          usage: {
-            prompt: usage.prompt_tokens,
-            completion: usage.completion_tokens,
-            cached: usage.prompt_tokens_details.cached_tokens,
-            speed: usage.speed.decode,
-          },
-        }),
-      };
-    }
+    for await (const chunk of chunks) yield pieceOf(chunk);
   }
 
   async close(): Promise<void> {

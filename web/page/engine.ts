@@ -1,4 +1,5 @@
 // What the page needs of whatever runs the model: this browser, or a server.
+import type { ChatMessage, CompletionRequest, Progress, Survey as Surveyed } from '../src/index.js';
 
 export interface ModelInfo {
   readonly id: string;
@@ -8,56 +9,64 @@ export interface ModelInfo {
   readonly where: string; // what it runs on, for people
 }
 
-export interface Message {
-  readonly role: 'system' | 'user' | 'assistant';
-  readonly content: string | readonly Part[];
-  readonly token_ids?: readonly number[];
-}
+/** The options of a request that the settings state. */
+export type Sampling = Pick<CompletionRequest, 'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repeat_penalty' | 'seed' | 'max_tokens' | 'stop'>;
 
-export type Part = { readonly type: 'text'; readonly text: string } | { readonly type: 'image_url'; readonly image_url: { readonly url: string } };
-
-export interface Sampling {
-  readonly temperature: number;
-  readonly top_p?: number;
-  readonly top_k?: number;
-  readonly min_p?: number;
-  readonly repeat_penalty?: number;
-  readonly seed?: number;
-  readonly max_tokens?: number;
-  readonly stop?: readonly string[];
-}
-
-export type Question = ({ readonly messages: readonly Message[] } | { readonly prompt: string }) & { readonly sampling: Sampling };
-
-export interface Piece {
-  readonly content?: string;
-  readonly reasoning?: string;
-  readonly ids?: readonly number[]; // of the tokens since the piece before, where the engine tells them
-  readonly finish?: string | null;
-  readonly usage?: Usage;
-}
+export type Question = ({ readonly messages: readonly ChatMessage[] } | { readonly prompt: string }) & { readonly sampling: Sampling };
 
 export interface Usage {
   readonly prompt: number;
   readonly completion: number;
-  readonly cached?: number;
-  readonly speed?: number; // tokens per second of decoding, where the engine measured it
+  readonly cached: number | undefined;
+  readonly speed: number | undefined; // tokens per second of decoding, where the engine measured it
 }
 
-export interface Progress {
-  readonly stage: string;
-  readonly loaded: number;
-  readonly total: number;
+export interface Piece {
+  readonly content: string;
+  readonly reasoning: string;
+  readonly ids: readonly number[]; // of the tokens since the piece before, where the engine tells them
+  readonly finish: string | null;
+  readonly usage: Usage | null;
+}
+
+interface Choice {
+  readonly delta?: { readonly content?: string | null; readonly reasoning_content?: string | null; readonly token_ids?: readonly number[] };
+  readonly text?: string;
+  readonly token_ids?: readonly number[];
+  readonly finish_reason?: string | null;
+}
+
+/** A chunk of OpenAI's API, of a chat or a completion, with what the runtime and the server add to it. */
+export interface Chunk {
+  readonly choices?: readonly Choice[];
+  readonly usage?: {
+    readonly prompt_tokens: number;
+    readonly completion_tokens: number;
+    readonly prompt_tokens_details?: { readonly cached_tokens?: number };
+    readonly speed?: { readonly decode: number };
+  } | null;
+  readonly timings?: { readonly predicted_per_second?: number };
+}
+
+/** Return what a chunk adds to an answer. */
+export function pieceOf({ choices = [], usage = null, timings }: Chunk): Piece {
+  const { delta, text, token_ids: ids, finish_reason: finish = null } = choices[0] ?? {};
+  return {
+    content: delta?.content ?? text ?? '',
+    reasoning: delta?.reasoning_content ?? '',
+    ids: delta?.token_ids ?? ids ?? [],
+    finish,
+    usage: usage && {
+      prompt: usage.prompt_tokens,
+      completion: usage.completion_tokens,
+      cached: usage.prompt_tokens_details?.cached_tokens,
+      speed: usage.speed?.decode ?? timings?.predicted_per_second,
+    },
+  };
 }
 
 /** What a model costs, before it is loaded. */
-export interface Survey {
-  readonly model: string;
-  readonly size: number; // bytes to download
-  readonly memory: number | null; // bytes of GPU memory; null if it does not run here
-  readonly cached: boolean;
-  readonly reason: string | null; // why it does not run here
-}
+export type Survey = Pick<Surveyed, 'model' | 'size' | 'memory' | 'cached' | 'reason'>;
 
 export interface PageEngine {
   readonly label: string;

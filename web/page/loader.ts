@@ -1,6 +1,6 @@
 // The part of the page that asks before a model is downloaded, and shows how far it is.
 import { byId } from './dom.js';
-import { EngineError, type ModelInfo, type PageEngine, type Progress, type Survey } from './engine.js';
+import { EngineError, type ModelInfo, type PageEngine, type Survey } from './engine.js';
 import { bytes } from './meter.js';
 
 const STAGES: Readonly<Record<string, string>> = { download: 'Reading', compile: 'Preparing the graphics card', ready: 'Ready' };
@@ -61,7 +61,7 @@ function facts({ model, size, memory, cached }: Survey): string {
   return `${model}. ${download}.${takes} What you write stays on this device.`;
 }
 
-function show({ stage, loaded, total }: Progress): void {
+function show({ stage, loaded, total }: { stage: string; loaded: number; total: number }): void {
   const bar = byId<HTMLProgressElement>('load-bar');
   if (total > 0) bar.value = loaded / total;
   else bar.removeAttribute('value');

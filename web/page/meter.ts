@@ -10,7 +10,7 @@ export class Meter {
   #tokens = 0;
   usage: Usage | null = null;
 
-  add({ content, reasoning, ids = [], usage }: Piece): void {
+  add({ content, reasoning, ids, usage }: Piece): void {
     if (usage) this.usage = usage;
     if (!content && !reasoning && !ids.length) return;
     this.#last = performance.now();

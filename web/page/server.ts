@@ -1,11 +1,8 @@
 // The model of `rdrr serve` at the page's origin, by OpenAI's API.
-import { EngineError, type ModelInfo, type PageEngine, type Piece, type Question, type Survey, type Usage } from './engine.js';
+import { EngineError, pieceOf, type Chunk, type ModelInfo, type PageEngine, type Piece, type Question, type Survey } from './engine.js';
 import { events } from './events.js';
 
-interface Chunk {
-  readonly choices?: readonly { readonly delta?: Delta; readonly text?: string; readonly finish_reason?: string | null }[];
-  readonly usage?: { prompt_tokens: number; completion_tokens: number; prompt_tokens_details?: { cached_tokens?: number } } | null;
-  readonly timings?: { predicted_per_second?: number };
+interface Failure {
   readonly error?: { readonly message: string };
 }
 
@@ -15,11 +12,6 @@ interface Facts {
   readonly backend?: string;
   readonly context?: number;
   readonly modalities?: { readonly vision?: boolean };
-}
-
-interface Delta {
-  readonly content?: string | null;
-  readonly reasoning_content?: string | null;
 }
 
 const LOST = 'The connection to the server was lost, so the answer is not complete.';
@@ -74,7 +66,9 @@ export class ServerEngine implements PageEngine {
           isComplete = true;
           break;
         }
-        yield piece(JSON.parse(data) as Chunk);
+        const chunk = JSON.parse(data) as Chunk & Failure;
+        if (chunk.error) throw new EngineError(chunk.error.message);
+        yield pieceOf(chunk);
       }
     } catch (error) {
       if (signal.aborted || error instanceof EngineError) throw error;
@@ -118,29 +112,8 @@ export class ServerEngine implements PageEngine {
       throw new EngineError(UNREACHABLE, 'lost');
     });
     if (response.ok) return response;
-    const told = ((await response.json().catch(() => ({}))) as Chunk).error?.message;
+    const told = ((await response.json().catch(() => ({}))) as Failure).error?.message;
     if (response.status === 401) throw new EngineError('The server asks for a key. Enter it in the settings.', 'key');
     throw new EngineError(told ?? `The server answered ${response.status} ${response.statusText}.`);
   }
-}
-
-function piece({ choices = [], usage, timings, error }: Chunk): Piece {
-  if (error) throw new EngineError(error.message);
-  const [choice] = choices;
-  return {
-    content: choice?.delta?.content ?? choice?.text ?? '',
-    reasoning: choice?.delta?.reasoning_content ?? '',
-    finish: choice?.finish_reason ?? null,
-    ...(usage && { usage: usageOf(usage, timings?.predicted_per_second) }),
-  };
-}
-
-function usageOf(usage: NonNullable<Chunk['usage']>, speed: number | undefined): Usage {
-  const cached = usage.prompt_tokens_details?.cached_tokens;
-  return {
-    prompt: usage.prompt_tokens,
-    completion: usage.completion_tokens,
-    ...(cached !== undefined && { cached }),
-    ...(speed !== undefined && { speed }),
-  };
 }

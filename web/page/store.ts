@@ -20,23 +20,9 @@ export interface Conversation {
   before?: string; // the text before the last continuation
 }
 
-export interface Settings {
-  theme: 'auto' | 'light' | 'dark';
-  engine: 'server' | 'browser';
-  system: string;
-  temperature: number;
-  top_p: number;
-  top_k: number;
-  min_p: number;
-  repeat_penalty: number;
-  max_tokens: number;
-  seed: number | null;
-  stop: string;
-}
-
-export const DEFAULTS: Settings = {
-  theme: 'auto',
-  engine: 'server',
+export const DEFAULTS = {
+  theme: 'auto' as 'auto' | 'light' | 'dark',
+  engine: 'server' as 'server' | 'browser',
   system: '',
   temperature: 0.7,
   top_p: 0.95,
@@ -44,9 +30,11 @@ export const DEFAULTS: Settings = {
   min_p: 0,
   repeat_penalty: 1,
   max_tokens: 0,
-  seed: null,
+  seed: null as number | null,
   stop: '',
 };
+
+export type Settings = typeof DEFAULTS;
 
 const CONVERSATION = 'rdrr:conversation:';
 const SETTINGS = 'rdrr:settings';

@@ -13,3 +13,12 @@ export class RdrrError extends Error {
     super(message, options);
   }
 }
+
+/** Return the value of a JSON file, which the caller has not checked yet. */
+export function parseJson<Value>(text: string, where: string): Value {
+  try {
+    return JSON.parse(text) as Value;
+  } catch (error) {
+    throw new RdrrError('format', `${where}: not JSON`, { cause: error });
+  }
+}

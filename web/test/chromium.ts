@@ -1,5 +1,5 @@
 // Runs cases in a browser and reports what came out; tests/web/test_chromium.py says what should.
-import { cache, connect, Engine, RdrrError, type ChatRequest, type CompletionRequest, type EmbeddingRequest } from '../src/index.js';
+import { cache, connect, Engine, RdrrError, type ChatRequest, type CompletionRequest, type EmbeddingRequest, type LoadOptions, type ModelFacts } from '../src/index.js';
 
 declare const report: (value: unknown) => Promise<void>;
 
@@ -10,6 +10,8 @@ interface Case {
   model: string;
   requests: Request[];
   embeddings: EmbeddingRequest[];
+  /** What happens while two tabs load: the second one deletes the files, or the first one aborts its load. */
+  during?: 'delete' | 'abort';
 }
 
 const OPTIONS = { compile: 'lazily', context: 512, grammar: '/grammar' } as const;
@@ -94,6 +96,66 @@ async function lost(model: string, requests: Request[]): Promise<unknown> {
   return { ids, devices: devices.length };
 }
 
+async function answersOf({ model, requests }: Case, options: LoadOptions): Promise<{ answers: unknown[]; contexts: number[]; facts: ModelFacts }> {
+  const engine = await Engine.load(indexOf(model), options);
+  const facts = engine.model;
+  const answers: unknown[] = [];
+  for (const request of requests) answers.push(await answer(engine, request));
+  const contexts = [facts.context, engine.model.context];
+  await engine.close();
+  return { answers, contexts, facts };
+}
+
+/** Whether this tab is the first one that asks; it stays the first one until it is closed. */
+const isFirst = new Promise<boolean>((resolve) => {
+  const held = new Promise(() => {});
+  void navigator.locks.request('first', { ifAvailable: true }, (lock) => (resolve(lock !== null), lock && held));
+});
+
+/** Return a `fetch` that records the shards it is asked for, and waits in the middle of the first one. */
+function pausing(pause: () => Promise<void>): { fetch: (url: string, init?: RequestInit) => Promise<Response>; shards: string[] } {
+  const shards: string[] = [];
+  const pausingFetch = async (url: string, init?: RequestInit): Promise<Response> => {
+    const answer = await fetch(url, init);
+    if (!url.includes('/shard_') || shards.push(url.split('/').at(-1)!) > 1) return answer;
+    const bytes = new Uint8Array(await answer.arrayBuffer());
+    const half = bytes.length >> 1;
+    const body = new ReadableStream({
+      async start(stream) {
+        stream.enqueue(bytes.subarray(0, half));
+        await pause();
+        if (init?.signal?.aborted) return stream.error(init.signal.reason);
+        stream.enqueue(bytes.subarray(half));
+        stream.close();
+      },
+    });
+    return new Response(body);
+  };
+  return { fetch: pausingFetch, shards };
+}
+
+// The first of two tabs waits in the middle of a shard until the second one, which begins then, needs the shard too.
+async function loadedInTabs(given: Case): Promise<object> {
+  const { model, during } = given;
+  const [index, first] = [indexOf(model), await isFirst];
+  const controller = new AbortController();
+  const channel = new BroadcastChannel(model);
+  const other = new Promise((resolve) => channel.addEventListener('message', resolve)); // it is in the middle of a shard
+  const { fetch, shards } = pausing(async () => {
+    let both = false;
+    void other.then(() => (both = true));
+    do {
+      channel.postMessage('in the middle of a shard');
+      await new Promise((done) => setTimeout(done, 20));
+    } while (first && !both && !(await navigator.locks.query()).pending?.length);
+    if (first && during === 'abort') controller.abort();
+  });
+  if (!first) await other;
+  const deletes = !first && during === 'delete' && (await cache.delete(index));
+  const loaded = await answersOf(given, { ...OPTIONS, fetch, signal: controller.signal }).catch((error: unknown) => ({ fault: nameOf(error) }));
+  return { first, shards, ...loaded, ...(first ? {} : { deletes, ...(await keptFiles(index)) }) };
+}
+
 const kinds: Record<string, (given: Case) => Promise<unknown>> = {
   // Texts of requests, the first of which is also streamed; what a survey says before and after the load; what ends
   // calls early; and how the model is loaded again without a network.
@@ -118,24 +180,12 @@ const kinds: Record<string, (given: Case) => Promise<unknown>> = {
     return { before, stages: [...stages], loaded, facts, answers, stream, times, faults, restored, ...kept };
   },
 
-  async answers({ model, requests }) {
-    const engine = await Engine.load(indexOf(model), OPTIONS);
-    const answers = [];
-    for (const request of requests) answers.push(await answer(engine, request));
-    await engine.close();
-    return { answers };
-  },
+  answers: (given) => answersOf(given, OPTIONS),
 
-  // A text that outgrows the cache.
-  async long({ model, requests }) {
-    const engine = await Engine.load(indexOf(model), { compile: 'lazily' });
-    const contexts = [engine.model.context];
-    const answers = [];
-    for (const request of requests) answers.push(await answer(engine, request));
-    contexts.push(engine.model.context);
-    await engine.close();
-    return { answers, contexts };
-  },
+  tabs: loadedInTabs,
+
+  // A text that may outgrow the cache.
+  long: (given) => answersOf(given, { compile: 'lazily' }),
 
   // Embeddings, and what an engine that makes them refuses; `embed` in a worker.
   async vectors({ model, embeddings }) {

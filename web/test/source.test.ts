@@ -128,6 +128,50 @@ test('a full quota loads the model all the same', async () => {
   assert.equal(memory.files.size, 0);
 });
 
+/** The locks of a browser, which let one work at a time go on for each name. */
+function useLocks(): void {
+  const last = new Map<string, Promise<unknown>>();
+  const request = async (name: string, { signal }: LockOptions, work: () => Promise<unknown>): Promise<unknown> => {
+    signal?.throwIfAborted();
+    const before = last.get(name);
+    const aborted = new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)));
+    const done = Promise.race([Promise.resolve(before), aborted]).then(work);
+    last.set(name, Promise.allSettled([before, done]));
+    return done;
+  };
+  Object.defineProperty(globalThis, 'navigator', { value: { locks: { request } }, configurable: true });
+}
+
+test('tabs that read a shard at the same time download it once, unless the download of the first one fails', async () => {
+  for (const [broken, downloads] of [[[], 1], [[1, 2, 3], 4]] as const) {
+    useLocks();
+    const cache = await cacheOf(new MemoryCache());
+    const { asked, fetch } = server([...broken]);
+    const [first, second] = [accessTo(fetch, cache), accessTo(fetch, cache)];
+    const [one, other] = await Promise.allSettled([read(first), read(second)]);
+    assert.equal(one.status, broken.length ? 'rejected' : 'fulfilled');
+    assert.deepEqual(other, { status: 'fulfilled', value: CONTENT });
+    assert.equal(asked.length, downloads);
+    assert.equal(second.bytes(), 1000);
+  }
+});
+
+test('an abort ends the waiting for another tab', async () => {
+  useLocks();
+  const cache = await cacheOf(new MemoryCache());
+  const controller = new AbortController();
+  const { asked, fetch } = server();
+  let begin = (): void => {};
+  const begun = new Promise<void>((resolve) => (begin = resolve));
+  const first = read(accessTo(async (...request) => begun.then(() => fetch(...request)), cache));
+  const second = read({ ...accessTo(fetch, cache), signal: controller.signal });
+  controller.abort();
+  await assert.rejects(second, { name: 'AbortError' });
+  begin();
+  assert.deepEqual(await first, CONTENT);
+  assert.equal(asked.length, 1);
+});
+
 test('an abort ends a download, and is not retried', async () => {
   const controller = new AbortController();
   const { asked, fetch } = server([300]);

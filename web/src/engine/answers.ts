@@ -81,78 +81,55 @@ export class Answers {
 
   /** Return the embeddings of texts, in their order. */
   async embed(texts: string | readonly string[], { signal, ...options }: CallOptions & EmbedOptions = {}): Promise<Float32Array[]> {
-    const events = this.embeddings.run({ kind: 'embedding', request: { input: texts, ...options } }, { signal });
-    return (await inOrder(events)).map(({ vector }) => vector);
+    return (await this.embeddings.vectors({ input: texts, ...options }, { signal })).map(({ vector }) => vector);
   }
 }
 
-class ChatCompletions {
+class Caller<Event> {
   constructor(
-    private readonly model: () => string,
-    private readonly run: Run,
+    protected readonly model: () => string,
+    protected readonly run: Run<Event>,
   ) {}
+}
 
+class ChatCompletions extends Caller<TextEvent> {
   create(request: ChatRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<ChatChunk>>;
   create(request: ChatRequest & { stream?: false | null }, options?: CallOptions): Promise<ChatCompletion>;
   async create(request: ChatRequest, options: CallOptions = {}): Promise<AsyncIterable<ChatChunk> | ChatCompletion> {
     const events = this.run({ kind: 'chat', request }, options);
     const head = headOf('chat.completion', 'chatcmpl-', this.model());
     if (request.stream) return chatChunks({ ...head, object: 'chat.completion.chunk' }, request, events);
-    const { texts, usage } = await gathered(events);
-    const choices = texts.map(({ deltas, ids, logprobs, finish }, index) => ({
-      index,
-      message: messageOf(deltas, ids),
-      logprobs: chatLogprobs(logprobs),
-      finish_reason: finish,
-    }));
-    return { ...head, choices, usage };
+    return gathered(head, events, ({ deltas, ids, logprobs }) => ({ message: messageOf(deltas, ids), logprobs: chatLogprobs(logprobs) }));
   }
 }
 
-class Completions {
-  constructor(
-    private readonly model: () => string,
-    private readonly run: Run,
-  ) {}
-
+class Completions extends Caller<TextEvent> {
   create(request: CompletionRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<CompletionChunk>>;
   create(request: CompletionRequest & { stream?: false | null }, options?: CallOptions): Promise<Completion>;
   async create(request: CompletionRequest, options: CallOptions = {}): Promise<AsyncIterable<CompletionChunk> | Completion> {
     const events = this.run({ kind: 'completion', request }, options);
     const head = headOf('text_completion', 'cmpl-', this.model());
     if (request.stream) return completionChunks(head, request, events);
-    const { texts, usage } = await gathered(events);
-    const choices = texts.map(({ text, ids, logprobs, finish }, index) => ({
-      index,
-      text,
-      token_ids: ids,
-      logprobs: completionLogprobs(logprobs),
-      finish_reason: finish,
-    }));
-    return { ...head, choices, usage };
+    return gathered(head, events, ({ text, ids, logprobs }) => ({ text, token_ids: ids, logprobs: completionLogprobs(logprobs) }));
   }
 }
 
 type EmbedOptions = Pick<EmbeddingRequest, 'prompt_name' | 'truncate' | 'dimensions'>;
 
-class Embeddings {
-  constructor(
-    private readonly model: () => string,
-    readonly run: Run<VectorEvent>,
-  ) {}
-
+class Embeddings extends Caller<VectorEvent> {
   async create(request: EmbeddingRequest, options: CallOptions = {}): Promise<EmbeddingList> {
-    const events = await inOrder(this.run({ kind: 'embedding', request }, options));
+    const events = await this.vectors(request, options);
     const data = events.map(({ index, vector }) => ({ object: 'embedding' as const, index, embedding: [...vector] }));
     const tokens = events.reduce((sum, event) => sum + event.tokens, 0);
     return { object: 'list', model: this.model(), data, usage: { prompt_tokens: tokens, total_tokens: tokens } };
   }
-}
 
-async function inOrder(events: AsyncIterable<VectorEvent>): Promise<VectorEvent[]> {
-  const all: VectorEvent[] = [];
-  for await (const event of events) all[event.index] = event;
-  return all;
+  /** Return the vectors of texts, in their order. */
+  async vectors(request: EmbeddingRequest, options: CallOptions): Promise<VectorEvent[]> {
+    const all: VectorEvent[] = [];
+    for await (const event of this.run({ kind: 'embedding', request }, options)) all[event.index] = event;
+    return all;
+  }
 }
 
 function headOf<Name extends string>(object: Name, prefix: string, model: string): Head<Name> {
@@ -198,8 +175,14 @@ interface Whole {
   finish: Finish;
 }
 
-/** Return all texts of a request, and the usage of its last part. */
-async function gathered(events: AsyncIterable<TextEvent>): Promise<{ texts: Whole[]; usage: Usage }> {
+type Gathered<Name extends string, Choice> = Head<Name> & { choices: (Choice & { index: number; finish_reason: Finish })[]; usage: Usage };
+
+/** Return an answer of all texts of a request, and the usage of its last part. */
+async function gathered<Name extends string, Choice>(
+  head: Head<Name>,
+  events: AsyncIterable<TextEvent>,
+  choiceOf: (text: Whole) => Choice,
+): Promise<Gathered<Name, Choice>> {
   const texts: Whole[] = [];
   let usage: Usage | undefined;
   for await (const event of events) {
@@ -211,7 +194,8 @@ async function gathered(events: AsyncIterable<TextEvent>): Promise<{ texts: Whol
     whole.finish = event.finish;
     usage = event.usage ?? usage;
   }
-  return { texts, usage: usage! };
+  const choices = texts.map((text, index) => ({ index, ...choiceOf(text), finish_reason: text.finish }));
+  return { ...head, choices, usage: usage! };
 }
 
 function chatLogprobs(entries?: readonly Logprob[]): ChatLogprobs | null {

@@ -153,27 +153,28 @@ export class Engine extends Answers {
     }
   }
 
-  /** Return the text that the cache holds, when the calls before have ended. */
-  async save(): Promise<Session> {
+  private async inTurn<Value>(work: () => Promise<Value>): Promise<Value> {
     const done = await this.turn();
     try {
-      return await saved(this.opened, this.source.index.manifest, this.sequence.ids);
+      return await work();
     } finally {
       done();
     }
   }
 
+  /** Return the text that the cache holds, when the calls before have ended. */
+  save(): Promise<Session> {
+    return this.inTurn(() => saved(this.opened, this.source.index.manifest, this.sequence.ids));
+  }
+
   /** Take over a text that `save` returned: the next call continues from what it shares with it. */
-  async restore(session: Session): Promise<void> {
-    const done = await this.turn();
-    try {
+  restore(session: Session): Promise<void> {
+    return this.inTurn(async () => {
       if (this.state === 'lost') await this.reopen();
       await this.sequence.makeRoom(session.context);
       restored(this.opened, this.source.index.manifest, session);
       this.sequence.restore(session.ids);
-    } finally {
-      done();
-    }
+    });
   }
 
   /** Free the memory on the device, when the requests that run have ended. */

@@ -1,4 +1,4 @@
-import { RdrrError } from '../errors.js';
+import { parseJson, RdrrError } from '../errors.js';
 import type { Contexts, Needs } from '../program/schema.js';
 
 /** A number at the smallest and at the largest context of a program; it is affine between them. */
@@ -44,12 +44,7 @@ const VERSION = 1;
 
 /** Return the index that a file holds. */
 export function readIndex(text: string, where: string): IndexFile {
-  let index: IndexFile;
-  try {
-    index = JSON.parse(text) as IndexFile;
-  } catch (error) {
-    throw new RdrrError('format', `${where}: not JSON`, { cause: error });
-  }
+  const index = parseJson<IndexFile>(text, where);
   if (index.format !== 'rdrr-web') throw new RdrrError('format', `${where}: not what \`rdrr web\` writes`);
   if (index.version !== VERSION) {
     const message = `${where}: an index of version ${index.version}, expected ${VERSION}; run \`rdrr web\` again`;

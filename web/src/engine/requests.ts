@@ -107,50 +107,54 @@ export interface VectorEvent {
 export type AnyEvent = TextEvent | VectorEvent;
 
 const DEFAULT_TOKENS = 16; // of a completion, as in OpenAI's API
-const REFUSED = ['best_of', 'suffix', 'echo', 'functions'];
+const SAMPLING = ['top_k', 'top_p', 'min_p', 'repeat_penalty', 'frequency_penalty', 'presence_penalty', 'logit_bias'] as const;
 const MOST_TEXTS = 16;
 const MOST_TOP = 20;
 
-/** Throw an error for a field that would change the answer and is not served, or that has a wrong type. */
+type Check = [name: string, expected: string, holds: (value: unknown) => boolean];
+
+const isWhole = (value: unknown, least: number, most = Infinity): boolean =>
+  value == null || (Number.isInteger(value) && (value as number) >= least && (value as number) <= most);
+const COUNT = 'an integer of 1 or more';
+const TOP = `an integer of 0 to ${MOST_TOP}`;
+
+const OF_TEXTS: readonly Check[] = [
+  ...['best_of', 'suffix', 'echo', 'functions'].map((name): Check => [name, 'nothing: it is not served', (value) => !value]),
+  ['n', `1 to ${MOST_TEXTS}`, (value) => isWhole(value, 1, MOST_TEXTS)],
+  ['max_tokens', COUNT, (value) => isWhole(value, 1)],
+  ['stop', 'strings that are not empty', (stop) => stopsOf({ stop } as TextRequest).every((text) => typeof text === 'string' && text !== '')],
+];
+
+/** What fields must be: those that would change the answer and are not served, or have a wrong type, are refused. */
+const CHECKS: Readonly<Record<AnyRequest['kind'], readonly Check[]>> = {
+  chat: [
+    ...OF_TEXTS,
+    ['messages', 'a list of messages', (value) => Array.isArray(value) && value.length > 0],
+    ['max_completion_tokens', COUNT, (value) => isWhole(value, 1)],
+    ['tool_choice', 'auto or none', (value) => [undefined, null, 'auto', 'none'].includes(value as null)],
+    ['logprobs', 'true or false', (value) => value == null || typeof value === 'boolean'],
+    ['top_logprobs', TOP, (value) => isWhole(value, 0, MOST_TOP)],
+  ],
+  completion: [
+    ...OF_TEXTS,
+    ['prompt', 'a text or token ids', (value) => typeof value === 'string' || Array.isArray(value)],
+    ['logprobs', TOP, (value) => isWhole(value, 0, MOST_TOP)],
+  ],
+  embedding: [
+    ['input', 'at least one text', (value) => inputsOf(value as string[]).length > 0],
+    ['input', 'texts, or ids of texts', (value) => inputsOf(value as string[]).every((text) => typeof text === 'string' || Array.isArray(text))],
+    ['encoding_format', 'float', (value) => value === undefined || value === 'float'],
+    ['dimensions', COUNT, (value) => isWhole(value, 1)],
+  ],
+};
+
+/** Throw an error that names a field of a request and what it must be. */
 export function checkRequest(given: AnyRequest): void {
-  const fields: Json = { ...given.request };
-  const wrong = (name: string, expected: string): never => {
-    throw new RdrrError('usage', `${name}: expected ${expected}, found ${JSON.stringify(fields[name])}`);
-  };
-  if (given.kind === 'embedding') {
-    const { input, encoding_format: format = 'float', dimensions } = given.request;
-    if (!inputsOf(input).every((text) => typeof text === 'string' || Array.isArray(text))) wrong('input', 'texts, or ids of texts');
-    if (!inputsOf(input).length) wrong('input', 'at least one text');
-    if (format !== 'float') wrong('encoding_format', 'float');
-    if (dimensions != null && !(Number.isInteger(dimensions) && dimensions >= 1)) wrong('dimensions', 'an integer of 1 or more');
-    return;
+  const fields: Record<string, unknown> = { ...given.request };
+  for (const [name, expected, holds] of CHECKS[given.kind]) {
+    if (!holds(fields[name])) throw new RdrrError('usage', `${name}: expected ${expected}, found ${JSON.stringify(fields[name])}`);
   }
-  const { kind, request } = given;
-  for (const name of REFUSED) {
-    if (fields[name]) wrong(name, 'nothing: it is not served');
-  }
-  schemaOf(request);
-  const { n, max_tokens } = request;
-  if (n != null && !(Number.isInteger(n) && n >= 1 && n <= MOST_TEXTS)) wrong('n', `1 to ${MOST_TEXTS}`);
-  if (max_tokens != null && !(Number.isInteger(max_tokens) && max_tokens >= 1)) wrong('max_tokens', 'an integer of 1 or more');
-  checkLogprobs(given, wrong);
-  if (stopsOf(request).some((stop) => typeof stop !== 'string' || !stop)) wrong('stop', 'strings that are not empty');
-  if (kind === 'chat' && !(Array.isArray(request.messages) && request.messages.length)) wrong('messages', 'a list of messages');
-  if (kind === 'completion' && typeof request.prompt !== 'string' && !Array.isArray(request.prompt)) {
-    wrong('prompt', 'a text or token ids');
-  }
-}
-
-type Json = Record<string, unknown>;
-
-function checkLogprobs({ kind, request }: AnyTextRequest, wrong: (name: string, expected: string) => never): void {
-  const isCount = (value: unknown): boolean => value == null || (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MOST_TOP);
-  if (kind === 'completion') {
-    if (!isCount(request.logprobs)) wrong('logprobs', `an integer of 0 to ${MOST_TOP}`);
-    return;
-  }
-  if (request.logprobs != null && typeof request.logprobs !== 'boolean') wrong('logprobs', 'true or false');
-  if (!isCount(request.top_logprobs)) wrong('top_logprobs', `an integer of 0 to ${MOST_TOP}`);
+  if (given.kind !== 'embedding') schemaOf(given.request);
 }
 
 /** Return how many of the most probable tokens are recorded; undefined if no log-probabilities were asked for. */
@@ -171,18 +175,8 @@ export function stopsOf({ stop }: TextRequest): readonly string[] {
 
 /** Return how tokens are chosen for a text of a request; temperature 1 is the default of OpenAI's API. */
 export function samplingOf(request: TextRequest, copy: number): SamplingOptions {
-  const set = <Value>(value: Value | null | undefined): Value | undefined => value ?? undefined;
-  return {
-    temperature: request.temperature ?? 1,
-    top_k: set(request.top_k),
-    top_p: set(request.top_p),
-    min_p: set(request.min_p),
-    repeat_penalty: set(request.repeat_penalty),
-    frequency_penalty: set(request.frequency_penalty),
-    presence_penalty: set(request.presence_penalty),
-    logit_bias: set(request.logit_bias),
-    seed: request.seed == null ? undefined : request.seed + copy,
-  };
+  const stated = Object.fromEntries(SAMPLING.map((name) => [name, request[name] ?? undefined]));
+  return { ...stated, temperature: request.temperature ?? 1, seed: request.seed == null ? undefined : request.seed + copy };
 }
 
 /** Return the JSON schema of an answer; null if it is free. */

@@ -4,6 +4,7 @@ import { SeenImages, type SeenImage } from '../images/seen.js';
 import { pixelsOf, type ImageSource } from '../images/sources.js';
 import type { Tower } from '../images/tower.js';
 import type { ProcessorBlock } from '../load/manifest.js';
+import { sha256Of } from '../load/source.js';
 import type { ChatMessage } from '../text/index.js';
 
 const KINDS = ['image', 'image_url', 'input_image'];
@@ -81,6 +82,5 @@ export function takenImages(messages: readonly ChatMessage[]): [messages: readon
 }
 
 async function keyOf({ values, rows, columns, tiles }: Patches): Promise<string> {
-  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', values));
-  return `${tiles.join('x')} ${rows}x${columns} ${Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
+  return `${tiles.join('x')} ${rows}x${columns} ${await sha256Of(values)}`;
 }

@@ -3,7 +3,7 @@ import type { Program } from '../program/schema.js';
 import type { ImageSource } from '../images/sources.js';
 import type { Recorded, TokenLogprob } from '../sampling/logprobs.js';
 import type { Generation, Group } from '../sequence/sequence.js';
-import { Grammars, type Answer, type Constraint, type GrammarSource, type PromptImages, type Text } from '../text/index.js';
+import { Grammars, type Answer, type GrammarSource, type PromptImages, type SchemaConstraint, type Text } from '../text/index.js';
 import { keptOf, samplingOf, schemaOf, stopsOf, tokensOf, topOf, type AnyTextRequest, type Logprob, type TextEvent, type TextRequest, type TokenEntry } from './requests.js';
 import { takenImages, type Sight } from './sight.js';
 import { Timing } from './timing.js';
@@ -71,7 +71,7 @@ export class Texts {
   }
 
   /** Return what a request's schema lets follow; undefined if its texts are free. */
-  private async constraint(request: TextRequest): Promise<Constraint | undefined> {
+  private async constraint(request: TextRequest): Promise<SchemaConstraint | undefined> {
     const schema = schemaOf(request);
     if (!schema) return undefined;
     if (!this.grammar) throw new RdrrError('usage', 'response_format: give the engine `grammar`, the URL of the script of @mlc-ai/web-xgrammar');

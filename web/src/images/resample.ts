@@ -40,8 +40,10 @@ type Taps = readonly { first: number; weights: readonly number[] }[];
 export function resize(image: Pixels, height: number, width: number, name: string): Pixels {
   const filter = FILTERS[name];
   if (!filter) throw new RdrrError('format', `the manifest: images cannot be resized by the filter ${name}`);
-  const across = (from: Pixels): Pixels => (from.width === width ? from : resizeRows(from, tapsOf(filter, from.width, width)));
-  const down = (from: Pixels): Pixels => (from.height === height ? from : resizeColumns(from, tapsOf(filter, from.height, height)));
+  const across = (from: Pixels): Pixels =>
+    from.width === width ? from : { ...from, width, data: resampled(from.data, [from.height, from.width, CHANNELS], tapsOf(filter, from.width, width)) };
+  const down = (from: Pixels): Pixels =>
+    from.height === height ? from : { ...from, height, data: resampled(from.data, [1, from.height, from.width * CHANNELS], tapsOf(filter, from.height, height)) };
   // Values are rounded between the passes, so their order counts. Pillow 13 shortens an image first where that saves more.
   const isShortened = height < image.height && image.height - height > 2 * (image.width - width);
   return isShortened ? across(down(image)) : down(across(image));
@@ -60,26 +62,16 @@ function tapsOf({ reach, weight }: Filter, from: number, to: number): Taps {
   });
 }
 
-function resizeRows({ height, width, data }: Pixels, taps: Taps): Pixels {
-  const out = new Uint8Array(height * taps.length * CHANNELS);
-  for (let row = 0, at = 0; row < height; row += 1) {
+/** Return data of [outer, length, inner] whose middle axis has other places. */
+function resampled(data: Uint8Array, [outer, length, inner]: readonly [number, number, number], taps: Taps): Uint8Array {
+  const out = new Uint8Array(outer * taps.length * inner);
+  let at = 0;
+  for (let block = 0; block < outer; block += 1) {
     for (const { first, weights } of taps) {
-      for (let channel = 0; channel < CHANNELS; channel += 1) {
-        out[at++] = summed(data, (row * width + first) * CHANNELS + channel, CHANNELS, weights);
-      }
+      for (let value = 0; value < inner; value += 1) out[at++] = summed(data, (block * length + first) * inner + value, inner, weights);
     }
   }
-  return { height, width: taps.length, data: out };
-}
-
-function resizeColumns({ width, data }: Pixels, taps: Taps): Pixels {
-  const stride = width * CHANNELS;
-  const out = new Uint8Array(taps.length * stride);
-  let at = 0;
-  for (const { first, weights } of taps) {
-    for (let value = 0; value < stride; value += 1) out[at++] = summed(data, first * stride + value, stride, weights);
-  }
-  return { height: taps.length, width, data: out };
+  return out;
 }
 
 function summed(data: Uint8Array, first: number, stride: number, weights: readonly number[]): number {

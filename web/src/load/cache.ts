@@ -40,6 +40,12 @@ export class FileCache {
     await this.cache.delete(url);
   }
 
+  /** Do work for a file that no other tab does at the same time; without waiting where the browser has no locks. */
+  async alone<Result>(url: string, work: () => Promise<Result>, signal?: AbortSignal): Promise<Result> {
+    const locks = globalThis.navigator?.locks;
+    return locks ? locks.request(PREFIX + url, signal ? { signal } : {}, work) : work();
+  }
+
   /** Delete all files but these, such as shards of an older version of the package. */
   async keepOnly(urls: readonly string[]): Promise<void> {
     const kept = new Set(urls.map((url) => new URL(url, location.href).href));

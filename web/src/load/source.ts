@@ -50,17 +50,30 @@ export function addressOf(base: string, { filename, sha256 }: Shard): string {
 
 /** Return the bytes of a shard, verified: from the cache, or from the network, then kept. */
 export async function readShard(base: string, shard: Shard, access: Access): Promise<Uint8Array<ArrayBuffer>> {
+  const { cache, signal } = access;
+  if (!cache) return downloaded(base, shard, access);
+  const kept = await keptShard(base, shard, access);
+  // Another tab may be downloading the shard; then it is in the cache afterwards.
+  return kept ?? cache.alone(addressOf(base, shard), async () => (await keptShard(base, shard, access)) ?? downloaded(base, shard, access), signal);
+}
+
+async function keptShard(base: string, shard: Shard, { cache, arrived }: Access): Promise<Uint8Array<ArrayBuffer> | null> {
   const address = addressOf(base, shard);
-  const kept = await access.cache?.read(address);
-  if (kept && !(await faultOf(kept, shard))) {
-    access.arrived(shard.size);
-    return new Uint8Array(kept);
+  const kept = await cache?.read(address);
+  if (!kept) return null;
+  if (await faultOf(kept, shard)) {
+    await cache?.delete(address); // damaged: it is downloaded again
+    return null;
   }
-  if (kept) await access.cache?.delete(address); // damaged: it is downloaded again
+  arrived(shard.size);
+  return new Uint8Array(kept);
+}
+
+async function downloaded(base: string, shard: Shard, access: Access): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = await download(base + shard.filename, shard.size, access);
   const fault = await faultOf(bytes.buffer, shard);
   if (fault) throw new RdrrError('integrity', `${base}${shard.filename}: ${fault}; the file or its transfer is damaged`);
-  await access.cache?.write(address, bytes);
+  await access.cache?.write(addressOf(base, shard), bytes);
   return bytes;
 }
 

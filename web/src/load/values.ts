@@ -60,6 +60,15 @@ export function encode(values: Float32Array, dtype: string, name: string): Uint8
   return new Uint8Array(words.buffer);
 }
 
+/** Return rows of `width` elements as rows of `stride`: what is missing is zero, what is more is left out. */
+export function restrided<Rows extends Float32Array | Uint8Array>(rows: Rows, width: number, stride: number): Rows {
+  if (width === stride) return rows;
+  const count = rows.length / width;
+  const out = new (rows.constructor as new (length: number) => Rows)(count * stride);
+  for (let row = 0; row < count; row += 1) out.set(rows.subarray(row * width, row * width + Math.min(width, stride)), row * stride);
+  return out;
+}
+
 /** Return values with zeros up to a shape. */
 export function padded(values: Float32Array, shape: readonly number[], target: readonly number[], name: string): Float32Array {
   const fits = shape.length === target.length && shape.every((size, axis) => size <= target[axis]!);

@@ -1,6 +1,6 @@
 import { tensorNamed, type Manifest } from '../load/manifest.js';
 import { deliver, type Piece } from '../load/pieces.js';
-import { decodeTensor, encode, padded } from '../load/values.js';
+import { decodeTensor, encode, padded, restrided } from '../load/values.js';
 import type { Chunk, Program, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
 import type { Player } from './player.js';
 import { rotationsOf } from './rotations.js';
@@ -105,13 +105,7 @@ function rowsOf({ first = 0, rows }: Rows, part: RowsPart): [number, number] {
 
 /** Write rows from `first` of the matrix on, each padded to the stride. */
 function writeRows(player: Player, { row_bytes, stride }: Rows, part: RowsPart, first: number, bytes: Uint8Array): void {
-  let wide = bytes;
-  if (row_bytes !== stride) {
-    const count = bytes.length / row_bytes;
-    wide = new Uint8Array(count * stride);
-    for (let row = 0; row < count; row += 1) wide.set(bytes.subarray(row * row_bytes, (row + 1) * row_bytes), row * stride);
-  }
-  player.write(part.range, wide as Uint8Array<ArrayBuffer>, (first - part.first) * stride);
+  player.write(part.range, restrided(bytes, row_bytes, stride) as Uint8Array<ArrayBuffer>, (first - part.first) * stride);
 }
 
 function* repackPieces(manifest: Manifest, step: Repack, staging: Staging): Generator<Piece> {

@@ -176,14 +176,18 @@ export class Player {
   }
 
   private groupOf(phase: Phase): GPUBindGroup {
-    let group = this.groups.get(phase);
-    if (!group) {
+    return once(this.groups, phase, () => {
       const entries = phase.ranges.map((range, binding) => ({ binding, resource: this.range(range) }));
-      group = this.device.createBindGroup({ layout: this.pipelineOf(phase.kernel).layout, entries });
-      this.groups.set(phase, group);
-    }
-    return group;
+      return this.device.createBindGroup({ layout: this.pipelineOf(phase.kernel).layout, entries });
+    });
   }
+}
+
+/** Return the value of a key, which is made when it is first asked for. */
+function once<Key, Value>(values: Map<Key, Value>, key: Key, make: () => Value): Value {
+  let value = values.get(key);
+  if (value === undefined) values.set(key, (value = make()));
+  return value;
 }
 
 /** Whether a phase has an effect in a pass of this number of rows. */
@@ -215,12 +219,7 @@ class Compiler {
   ) {}
 
   pipeline(index: number): Promise<Pipeline> {
-    let pipeline = this.compiled.get(index);
-    if (!pipeline) {
-      pipeline = this.compile(index);
-      this.compiled.set(index, pipeline);
-    }
-    return pipeline;
+    return once(this.compiled, index, () => this.compile(index));
   }
 
   private async compile(index: number): Promise<Pipeline> {
@@ -244,16 +243,12 @@ class Compiler {
   private module(hash: string): GPUShaderModule {
     const code = this.program.shaders[hash];
     if (code === undefined) throw new RdrrError('format', `the program has no shader ${hash}`);
-    const module = this.modules.get(hash) ?? this.device.createShaderModule({ label: hash, code });
-    this.modules.set(hash, module);
-    return module;
+    return once(this.modules, hash, () => this.device.createShaderModule({ label: hash, code }));
   }
 
   private layout({ bindings }: Kernel): GPUBindGroupLayout {
     const key = bindings.map(({ access }) => access).join();
     const entries = bindings.map(({ access: type }, binding) => ({ binding, visibility: COMPUTE, buffer: { type } }));
-    const layout = this.layouts.get(key) ?? this.device.createBindGroupLayout({ entries });
-    this.layouts.set(key, layout);
-    return layout;
+    return once(this.layouts, key, () => this.device.createBindGroupLayout({ entries }));
   }
 }

@@ -1,4 +1,4 @@
-import { RdrrError } from '../errors.js';
+import { parseJson, RdrrError } from '../errors.js';
 import type { Contexts, Growing, Program } from './schema.js';
 
 const FORMAT = 'rdrr-program';
@@ -13,7 +13,7 @@ export type Amount = number | Growing;
  * and every index of a shader: a program does no harm, but may compute anything.
  */
 export function readProgram(text: string, where: string): Program {
-  const program = parsed(text, where);
+  const program = parseJson<Program>(text, where);
   if (program.format !== FORMAT) throw new RdrrError('format', `${where}: not a program of rdrr`);
   if (program.version !== VERSION) {
     const hint = 'run `rdrr web` again with the version of rdrr that this runtime is from';
@@ -22,14 +22,6 @@ export function readProgram(text: string, where: string): Program {
   const missing = RECORDS.find((name) => !program.records?.[name]);
   if (missing) throw new RdrrError('format', `${where}: the program states no record ${missing}`);
   return program;
-}
-
-function parsed(text: string, where: string): Program {
-  try {
-    return JSON.parse(text) as Program;
-  } catch (error) {
-    throw new RdrrError('format', `${where}: not JSON`, { cause: error });
-  }
 }
 
 /** Return the context that a program serves and that is at least as large as the one asked for, or the largest. */

@@ -1,5 +1,6 @@
 import { RdrrError } from '../errors.js';
 import { f16 } from '../load/halves.js';
+import { restrided } from '../load/values.js';
 import type { Player } from '../player/player.js';
 import { packSegments, packStep } from '../program/records.js';
 import type { RowsPass } from '../program/schema.js';
@@ -31,7 +32,7 @@ export async function* hiddenStates(player: Player, texts: readonly Ids[], signa
       if (packs) player.write(pass.segments!, packSegments(program.records, group.map(({ length }) => length)));
       player.run(pass.phases, tokens.length);
       const words = await player.read(pass.result, 0, (pass.stride * tokens.length) / 4);
-      values.set(rowsOf(words, pass, tokens.length), start * pass.width);
+      values.set(rowsOf(words, pass), start * pass.width);
     }
     let at = 0;
     for (const { length } of group) yield values.subarray(at, (at += length * pass.width));
@@ -54,13 +55,10 @@ function packed(texts: readonly Ids[], rows: number): Ids[][] {
 }
 
 /** Return the values of rows that were read, without what pads each to the stride. */
-function rowsOf(words: Uint32Array, { width, stride, dtype }: RowsPass, rows: number): Float32Array {
+function rowsOf(words: Uint32Array, { width, stride, dtype }: RowsPass): Float32Array {
   const stored = dtype === 'F16' ? Float32Array.from(new Uint16Array(words.buffer), f16) : new Float32Array(words.buffer);
   if (!stored.every(Number.isFinite)) throw new RdrrError('device', 'a hidden state is not a finite number');
-  const values = new Float32Array(rows * width);
-  const padded = stride / (dtype === 'F16' ? 2 : 4);
-  for (let row = 0; row < rows; row += 1) values.set(stored.subarray(row * padded, row * padded + width), row * width);
-  return values;
+  return restrided(stored, stride / (dtype === 'F16' ? 2 : 4), width);
 }
 
 function checkIds(ids: Ids, most: number, vocabulary: number): void {

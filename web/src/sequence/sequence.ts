@@ -11,9 +11,9 @@ import { entriesOf, entriesWords, freshSeed, samplerWords } from '../sampling/wo
 const AHEAD = 4; // decode passes in a submission, one of which is ahead of the readback of the one before
 const NOT_FINITE = 0x80000000;
 
-/** What a text lets follow it. */
-interface Constraint {
-  /** A bit for each token that may follow. */
+/** What the text so far lets follow, in one generation. */
+export interface Constraint {
+  /** Bit i mod 32 of word i / 32 is set if token i may follow. */
   mask(): Promise<Uint32Array<ArrayBuffer>>;
   accept(id: number): void;
 }

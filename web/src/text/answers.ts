@@ -4,8 +4,9 @@
 // that may be the beginning of a mark waits until it is certain, the text of a call until the call is
 // complete. What is no call although it is marked as one stays content, as it was written.
 import { attempt, plainName, readArguments, readCalls, type Call, type Schemas } from './bodies.js';
-import { FORCED, type AnswerFormat, type Marks } from './formats.js';
+import type { AnswerFormat, Marks } from './formats.js';
 import { withoutEnd } from './literals.js';
+import { overlap } from './stop.js';
 
 export type Part =
   | { readonly kind: 'content' | 'reasoning'; readonly text: string }
@@ -22,7 +23,6 @@ interface State {
 export interface ReaderOptions {
   readonly schemas?: Schemas | null; // of the tools; null where none may be called
   readonly prompt?: string; // its end may begin reasoning or a channel
-  readonly forced?: string | null; // the tool of a call that the whole answer is; empty where the answer states it
 }
 
 export class AnswerReader {
@@ -40,13 +40,13 @@ export class AnswerReader {
   #mayBeBare = true;
   #parts: Part[] = [];
 
-  constructor(form: AnswerFormat, { schemas = null, prompt = '', forced = null }: ReaderOptions = {}) {
+  constructor(form: AnswerFormat, { schemas = null, prompt = '' }: ReaderOptions = {}) {
     this.#form = form;
     this.#schemas = schemas ?? {};
     this.#mayCall = schemas !== null;
     this.#calls = this.#mayCall ? form.calls : null;
     this.#outside = { name: 'content', ends: this.#outerMarks() };
-    this.#state = this.#first(withoutEnd(prompt), forced);
+    this.#state = this.#first(withoutEnd(prompt));
     this.#trims = this.#state.name !== 'content';
   }
 
@@ -79,9 +79,8 @@ export class AnswerReader {
     return [...rows.flatMap(({ begin, hidden }) => [...begin, ...hidden]), ...rows.flatMap(({ message, end }) => (message ? end : []))];
   }
 
-  #first(prompt: string, forced: string | null): State {
+  #first(prompt: string): State {
     const { channels, reasoning } = this.#form;
-    if (forced !== null) return { name: 'call', ends: [], marks: FORCED, tool: forced };
     if (channels && prompt.endsWith(channels.prompt)) return { name: 'head', ends: [channels.message] };
     if (reasoning?.begin.some((mark) => prompt.endsWith(mark))) return { name: 'reasoning', ends: reasoning.end };
     return this.#outside;
@@ -205,11 +204,4 @@ function earliest(text: string, marks: readonly string[]): { at: number; mark: s
   const hits = marks.map((mark) => ({ at: text.indexOf(mark), mark })).filter(({ at }) => at >= 0);
   hits.sort((a, b) => a.at - b.at || b.mark.length - a.mark.length);
   return hits[0] ?? { at: 0, mark: '' };
-}
-
-// How many characters at the end of a text may begin a mark.
-function overlap(text: string, marks: readonly string[]): number {
-  let size = Math.min(text.length, Math.max(1, ...marks.map(({ length }) => length)) - 1);
-  while (size > 0 && !marks.some((mark) => mark.startsWith(text.slice(-size)))) size -= 1;
-  return size;
 }

@@ -60,6 +60,3 @@ function textsOf(value: unknown): string[] {
   if (typeof value === 'string') return [value];
   return value !== null && typeof value === 'object' ? Object.values(value).flatMap(textsOf) : [];
 }
-
-/** Marks of a call that the whole answer is. */
-export const FORCED: Marks = { ...NONE, arguments: ['json'] };

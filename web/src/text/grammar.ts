@@ -1,4 +1,5 @@
 import { RdrrError } from '../errors.js';
+import type { Constraint } from '../sequence/sequence.js';
 
 /** What is used of a grammar library: `@mlc-ai/web-xgrammar`, or another with its interface. */
 export interface GrammarLibrary {
@@ -20,11 +21,8 @@ interface Matcher {
 /** Where a grammar library is: a function that returns it, or the URL of its script, which is loaded when a request first needs it. */
 export type GrammarSource = string | (() => Promise<GrammarLibrary>);
 
-/** What the text so far lets follow, in one generation. */
-export interface Constraint {
-  /** Bit i mod 32 of word i / 32 is set if token i may follow. */
-  mask(): Promise<Uint32Array<ArrayBuffer>>;
-  accept(id: number): void;
+/** The constraint of a schema; whoever has it closes it. */
+export interface SchemaConstraint extends Constraint {
   close(): void;
 }
 
@@ -52,7 +50,7 @@ export class Grammars {
   ) {}
 
   /** Return the constraint of a schema for a new text. */
-  async constraint(schema: unknown): Promise<Constraint> {
+  async constraint(schema: unknown): Promise<SchemaConstraint> {
     let matcher: Matcher;
     try {
       const grammar = await this.compiler.compileJSONSchema(JSON.stringify(schema), false, ONE_LINE, SEPARATORS, false);

@@ -1,14 +1,15 @@
 // What the engine needs of text: ids of texts and conversations, and the text of ids.
-import { RdrrError } from '../errors.js';
+import { parseJson } from '../errors.js';
+import type { TokenizerBlock } from '../load/manifest.js';
 import { Chat } from './chat.js';
 import type { Vocabulary } from './grammar.js';
 import { StopFilter } from './stop.js';
-import type { Segment } from './stream.js';
+import type { Segment, SegmentStream } from './stream.js';
 import { ChatTemplate, templateSource, type Settings } from './template.js';
-import { Tokenizer, type IdStream } from './tokenizer.js';
+import { Tokenizer } from './tokenizer.js';
 
 export type { Answer, Chat, Delta } from './chat.js';
-export { Grammars, type Constraint, type GrammarLibrary, type GrammarSource } from './grammar.js';
+export { Grammars, type GrammarLibrary, type GrammarSource, type SchemaConstraint } from './grammar.js';
 export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
 export type { PromptImages } from './prompt.js';
 
@@ -18,7 +19,7 @@ export interface TextFiles {
   readonly config: string | null; // tokenizer_config.json
   readonly special?: string | null; // special_tokens_map.json
   readonly template: string | null; // chat_template.jinja
-  readonly stated: { readonly bosTokenId?: number | null; readonly addBosToken?: boolean | null } | null; // of the manifest
+  readonly stated: TokenizerBlock | null; // of the manifest
   readonly ends?: readonly number[]; // ids that end a text, of the manifest
 }
 
@@ -71,10 +72,10 @@ export const openText = (files: TextFiles): Text => new Text(files);
 
 export class TextStream {
   #filter: StopFilter;
-  #ids: IdStream;
+  #ids: SegmentStream;
   #shows: (token: string) => boolean;
 
-  constructor(ids: IdStream, stop: readonly string[], shows: (token: string) => boolean) {
+  constructor(ids: SegmentStream, stop: readonly string[], shows: (token: string) => boolean) {
     this.#filter = new StopFilter(stop);
     this.#ids = ids;
     this.#shows = shows;
@@ -128,11 +129,6 @@ function mergedSettings({ config, special }: TextFiles): Settings {
 }
 
 function objectOf(text: string | null, name: string): Settings {
-  if (text === null) return {};
-  try {
-    const value: unknown = JSON.parse(text);
-    return value !== null && typeof value === 'object' && !Array.isArray(value) ? value as Settings : {};
-  } catch (error) {
-    throw new RdrrError('format', `${name} is not JSON`, { cause: error });
-  }
+  const value = text === null ? null : parseJson<unknown>(text, name);
+  return value !== null && typeof value === 'object' && !Array.isArray(value) ? value as Settings : {};
 }

@@ -40,14 +40,11 @@ export class LiteralReader {
     const pairs: [string, Value][] = [];
     const closing = CLOSING[opening]!;
     this.take(opening);
-    while (!this.skips(closing)) {
+    this.#listed(closing, () => {
       const key = this.#key(separator);
       this.take(separator);
       pairs.push([key, this.value(depth + 1)]);
-      if (this.skips(',')) continue;
-      this.take(closing);
-      break;
-    }
+    });
     return pairs;
   }
 
@@ -93,13 +90,18 @@ export class LiteralReader {
     const closing = CLOSING[this.text[this.at]!]!;
     this.at += 1;
     const items: Value[] = [];
+    this.#listed(closing, () => items.push(this.value(depth + 1)));
+    return items;
+  }
+
+  // Reads what commas separate, the last of which may end the list.
+  #listed(closing: string, read: () => void): void {
     while (!this.skips(closing)) {
-      items.push(this.value(depth + 1));
+      read();
       if (this.skips(',')) continue;
       this.take(closing);
-      break;
+      return;
     }
-    return items;
   }
 
   #string(quote: string): string {

@@ -2,7 +2,7 @@
 //
 // The library differs from Python's in places. What can be said in other words of the same file is
 // rewritten here; what cannot is refused with its name, because ids that differ would go unnoticed.
-import { RdrrError } from '../errors.js';
+import { parseJson, RdrrError } from '../errors.js';
 import { refused, type Description } from './steps.js';
 
 export interface AddedToken {
@@ -25,12 +25,7 @@ export interface TokenizerFile {
 }
 
 export function readFile(text: string): TokenizerFile {
-  let file: Partial<TokenizerFile> | null;
-  try {
-    file = JSON.parse(text) as Partial<TokenizerFile> | null;
-  } catch (error) {
-    throw new RdrrError('format', 'tokenizer.json is not JSON', { cause: error });
-  }
+  const file = parseJson<Partial<TokenizerFile> | null>(text, 'tokenizer.json');
   if (typeof file?.model !== 'object') throw new RdrrError('format', 'tokenizer.json has no model');
   const { model, normalizer = null, pre_tokenizer = null, post_processor = null, decoder = null, added_tokens = [] } = file;
   // Older files leave the model's type out.

@@ -1,5 +1,7 @@
 // The token ids of a conversation: the template's text around messages, and the ids of answers.
 import { RdrrError } from '../errors.js';
+import type { SeenImage } from '../images/seen.js';
+import type { ProcessorBlock } from '../load/manifest.js';
 import { ControlTokens, markedParts } from './control.js';
 import type { ChatMessage, Tool } from './messages.js';
 import type { ChatTemplate } from './template.js';
@@ -15,14 +17,8 @@ export interface PromptOptions {
 
 /** The images of a prompt in its order, each with the ids of its tokens, and what stands for them in texts. */
 export interface PromptImages {
-  readonly images: readonly { readonly first: number; readonly tokens: number; readonly tiles: readonly [rows: number, columns: number] }[];
-  readonly recipe: {
-    readonly placeholder: string;
-    readonly token: string;
-    readonly before?: string;
-    readonly after?: string;
-    readonly tiles?: { readonly before: string; readonly rowAfter?: string; readonly after?: string };
-  };
+  readonly images: readonly Pick<SeenImage, 'first' | 'tokens' | 'tiles'>[];
+  readonly recipe: Pick<ProcessorBlock, 'placeholder' | 'token' | 'before' | 'after' | 'tiles'>;
 }
 
 export class ChatPrompt {

@@ -39,7 +39,7 @@ export class StopFilter {
       this.#held = [];
       return sure;
     }
-    return this.#take(held.length - Math.max(0, ...this.#stop.map((stop) => overlap(held, stop))));
+    return this.#take(held.length - overlap(held, this.#stop));
   }
 
   // Removes the first characters, and returns those that are of no special token.
@@ -63,9 +63,9 @@ function order(text: string, a: string, b: string): number {
   return text.indexOf(a) - text.indexOf(b) || (a < b ? -1 : 1);
 }
 
-// The length of the longest end of a text that is the beginning of a stop string.
-function overlap(text: string, stop: string): number {
-  let size = Math.min(text.length, stop.length - 1);
-  while (size > 0 && !stop.startsWith(text.slice(-size))) size -= 1;
+/** The length of the longest end of a text that may be the beginning of one of `marks`. */
+export function overlap(text: string, marks: readonly string[]): number {
+  let size = Math.min(text.length, Math.max(1, ...marks.map(({ length }) => length)) - 1);
+  while (size > 0 && !marks.some((mark) => mark.startsWith(text.slice(-size)))) size -= 1;
   return size;
 }

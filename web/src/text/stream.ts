@@ -19,17 +19,26 @@ export interface TokenDecoder {
 export const visible = (segments: readonly Segment[]): string =>
   segments.map(({ text, special }) => (special ? '' : text)).join('');
 
-// Puts special tokens where they arrived, between the texts of the tokens around them.
+interface Tokens {
+  token(id: number): string | undefined;
+  isSpecial(id: number): boolean;
+}
+
+// The text of ids, with special tokens where they arrived, between the texts of the tokens around them.
 export class SegmentStream {
+  #tokens: Tokens;
   #decoder: TokenDecoder;
   #waiting: { length: number; token: string }[] = [];
 
-  constructor(decoder: TokenDecoder) {
+  constructor(tokens: Tokens, decoder: TokenDecoder) {
+    this.#tokens = tokens;
     this.#decoder = decoder;
   }
 
-  push(token: string, special: boolean): Segment[] {
-    if (!special) return this.#segments(this.#decoder.push(token));
+  push(id: number): Segment[] {
+    const token = this.#tokens.token(id);
+    if (token === undefined) return [];
+    if (!this.#tokens.isSpecial(id)) return this.#segments(this.#decoder.push(token));
     const before = this.#decoder.held();
     if (!before) return [{ text: token, special: true }];
     this.#waiting.push({ length: [...before].length, token });

@@ -109,32 +109,9 @@ export class Tokenizer {
     return ids.map((id) => visible(stream.push(id))).join('') + visible(stream.rest());
   }
 
-  stream(prompt: readonly number[]): IdStream {
+  stream(prompt: readonly number[]): SegmentStream {
     const before = prompt.filter((id) => !this.isSpecial(id)).flatMap((id) => this.#tokens.get(id) ?? []);
-    return new IdStream(this, new SegmentStream(this.#decoding.open(before)));
-  }
-}
-
-export class IdStream {
-  #tokenizer: Tokenizer;
-  #segments: SegmentStream;
-
-  constructor(tokenizer: Tokenizer, segments: SegmentStream) {
-    this.#tokenizer = tokenizer;
-    this.#segments = segments;
-  }
-
-  push(id: number): ReturnType<SegmentStream['push']> {
-    const token = this.#tokenizer.token(id);
-    return token === undefined ? [] : this.#segments.push(token, this.#tokenizer.isSpecial(id));
-  }
-
-  held(): ReturnType<SegmentStream['held']> {
-    return this.#segments.held();
-  }
-
-  rest(): ReturnType<SegmentStream['rest']> {
-    return this.#segments.rest();
+    return new SegmentStream(this, this.#decoding.open(before));
   }
 }
 

@@ -1,11 +1,9 @@
 import { Answers, type CallOptions } from '../engine/answers.js';
 import type { ModelFacts } from '../engine/engine.js';
-import type { LoadOptions } from '../engine/open.js';
+import type { LoadOptions, Progress } from '../engine/open.js';
 import type { AnyEvent, AnyRequest } from '../engine/requests.js';
 import type { Session } from '../engine/session.js';
-import { errorOf, type Call, type Port, type Reply } from './messages.js';
-
-type Body = Call extends infer One ? (One extends Call ? Omit<One, 'id'> : never) : never;
+import { errorOf, type Body, type Call, type Port, type Reply, type Result } from './messages.js';
 
 /** Load a model in a worker, or behind another port at whose end `serve` runs. */
 export async function connect(port: Port & { terminate?(): void }, url: string, options: LoadOptions = {}): Promise<RemoteEngine> {
@@ -16,11 +14,8 @@ export async function connect(port: Port & { terminate?(): void }, url: string, 
   const { onProgress, signal, context, cache, compile, grammar } = options;
   const absolute = (given: string): string => new URL(given, globalThis.location?.href).href;
   const sent = typeof grammar === 'string' ? absolute(grammar) : grammar;
-  for await (const reply of calls.make({ call: 'load', url: absolute(url), options: { context, cache, compile, grammar: sent } }, signal)) {
-    if ('progress' in reply) onProgress?.(reply.progress);
-    if ('model' in reply && reply.model) return new RemoteEngine(calls, port, reply.model, lost);
-  }
-  throw new Error('the worker ended the load without a model');
+  const body: Body = { call: 'load', url: absolute(url), options: { context, cache, compile, grammar: sent } };
+  return new RemoteEngine(calls, port, await calls.result<ModelFacts>(body, signal, onProgress), lost);
 }
 
 /** A model in a worker, with the interface of `Engine`. */
@@ -43,19 +38,18 @@ export class RemoteEngine extends Answers {
   }
 
   /** Return the text that the cache holds. */
-  async save(): Promise<Session> {
-    for await (const reply of this.calls.make({ call: 'save' })) if ('session' in reply && reply.session) return reply.session;
-    throw new Error('the worker ended the call without a session');
+  save(): Promise<Session> {
+    return this.calls.result({ call: 'save' });
   }
 
   /** Take over a text that `save` returned. */
-  async restore(session: Session): Promise<void> {
-    for await (const _ of this.calls.make({ call: 'restore', session })) continue;
+  restore(session: Session): Promise<void> {
+    return this.calls.result({ call: 'restore', session });
   }
 
   /** Free the memory on the device, and end the worker. */
   async close(): Promise<void> {
-    for await (const _ of this.calls.make({ call: 'close' })) continue;
+    await this.calls.result({ call: 'close' });
     this.port.terminate?.();
   }
 }
@@ -72,6 +66,16 @@ class Calls {
       for (const [id, reply] of this.waiting) reply({ id, fault: { name: 'Error', message } });
     });
     port.start?.();
+  }
+
+  /** Make a call, and return what its last reply has. */
+  async result<Value extends Result>(body: Body, signal?: AbortSignal, onProgress?: (progress: Progress) => void): Promise<Value> {
+    let result: Result = undefined;
+    for await (const reply of this.make(body, signal)) {
+      if ('progress' in reply) onProgress?.(reply.progress);
+      if ('done' in reply) result = reply.result;
+    }
+    return result as Value;
   }
 
   /** Make a call, and yield its replies; whoever stops reading aborts it. */

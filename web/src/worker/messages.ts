@@ -7,22 +7,21 @@ import type { Session } from '../engine/session.js';
 /** Options of a load that can be sent to a worker; of a grammar library the URL. */
 export type RemoteOptions = Pick<LoadOptions, 'context' | 'cache' | 'compile' | 'grammar'>;
 
+/** What a worker is asked for. */
+export type Body =
+  | { call: 'load'; url: string; options: RemoteOptions }
+  | { call: 'run'; request: AnyRequest }
+  | { call: 'restore'; session: Session }
+  | { call: 'save' | 'close' | 'abort' };
+
 /** What is sent to a worker. Calls are numbered by the client. */
-export type Call =
-  | { call: 'load'; id: number; url: string; options: RemoteOptions }
-  | { call: 'run'; id: number; request: AnyRequest }
-  | { call: 'save'; id: number }
-  | { call: 'restore'; id: number; session: Session }
-  | { call: 'abort'; id: number }
-  | { call: 'close'; id: number };
+export type Call = Body & { id: number };
+
+/** What a call returns when it is done. */
+export type Result = ModelFacts | Session | void;
 
 /** What a worker sends: parts of a call's result, then its end or its fault. */
-export type Reply =
-  | { id: number; progress: Progress }
-  | { id: number; event: AnyEvent }
-  | { id: number; done: true; model?: ModelFacts; session?: Session }
-  | { id: number; lost: string }
-  | { id: number; fault: Fault };
+export type Reply = { id: number } & ({ progress: Progress } | { event: AnyEvent } | { done: true; result: Result } | { lost: string } | { fault: Fault });
 
 interface Fault {
   name: string;

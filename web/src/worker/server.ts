@@ -1,6 +1,7 @@
 import { Engine } from '../engine/engine.js';
+import type { Progress } from '../engine/open.js';
 import { RdrrError } from '../errors.js';
-import { faultOf, type Call, type Port, type Reply } from './messages.js';
+import { faultOf, type Call, type Port, type Reply, type Result } from './messages.js';
 
 export type { Port } from './messages.js';
 
@@ -26,7 +27,7 @@ class Server {
     const controller = new AbortController();
     this.running.set(id, controller);
     try {
-      await this.answer(call, controller.signal);
+      this.reply({ id, done: true, result: await this.run(call, controller.signal) });
     } catch (error) {
       this.reply({ id, fault: faultOf(error) });
     } finally {
@@ -34,23 +35,18 @@ class Server {
     }
   }
 
-  private async answer(call: Exclude<Call, { call: 'abort' }>, signal: AbortSignal): Promise<void> {
+  private async run(call: Call, signal: AbortSignal): Promise<Result> {
     const { id } = call;
     if (call.call === 'load') {
-      const onProgress = (progress: object): void => this.reply({ id, progress } as Reply);
+      const onProgress = (progress: Progress): void => this.reply({ id, progress });
       this.engine = await Engine.load(call.url, { ...call.options, signal, onProgress });
       void this.engine.lost.then((lost) => this.reply({ id, lost }));
-      this.reply({ id, done: true, model: this.engine.model });
-      return;
+      return this.engine.model;
     }
     if (!this.engine) throw new RdrrError('usage', 'no model is loaded');
-    if (call.call === 'save') {
-      this.reply({ id, done: true, session: await this.engine.save() });
-      return;
-    }
-    if (call.call === 'close') await this.engine.close();
-    else if (call.call === 'restore') await this.engine.restore(call.session);
-    else for await (const event of this.engine.run(call.request, { signal })) this.reply({ id, event });
-    this.reply({ id, done: true });
+    if (call.call === 'save') return this.engine.save();
+    if (call.call === 'close') return this.engine.close();
+    if (call.call === 'restore') return this.engine.restore(call.session);
+    if (call.call === 'run') for await (const event of this.engine.run(call.request, { signal })) this.reply({ id, event });
   }
 }
