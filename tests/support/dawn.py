@@ -118,7 +118,9 @@ an extension that only some of its devices allow; so they are not shown to Tint 
 def recording(folder: Path) -> Iterator[None]:
     """Write every kernel that a pipeline is created from into `folder`, each content once.
 
-    Kernels with `COHERENT` are left out.
+    Tint gets the kernel as hardware compiles it. `pipeline` is the digest of what the device here
+    compiles, which several kernels may share (`rdrr_device.shared_shaders`). Kernels with
+    `COHERENT` are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     make = Pipelines.get
@@ -127,7 +129,8 @@ def recording(folder: Path) -> Iterator[None]:
     def make_and_record(self: Pipelines, kernel: Kernel) -> tuple[Any, Any]:
         pipeline = make(self, kernel)
         if COHERENT not in kernel.source:
-            _write(folder, request_of(kernel))
+            compiled = request_of(self._shared(kernel).kernel)
+            _write(folder, request_of(kernel) | {"pipeline": _digest(compiled)})
         return pipeline
 
     with pytest.MonkeyPatch.context() as patch:
@@ -138,11 +141,15 @@ def recording(folder: Path) -> Iterator[None]:
 def _write(folder: Path, request: dict[str, Any]) -> None:
     """Write a request atomically, because several workers may write the same file at once."""
     text = json.dumps(request, sort_keys=True)
-    target = folder / f"{sha256(text.encode()).hexdigest()}.json"
+    target = folder / f"{_digest(request)}.json"
     if not target.exists():
         temporary = target.with_suffix(f".{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
+
+
+def _digest(request: dict[str, Any]) -> str:
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:

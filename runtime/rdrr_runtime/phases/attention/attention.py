@@ -73,6 +73,7 @@ class AttentionScan(AttentionRecord):
     """
 
     shader = "attention/attention"
+    general = True
 
     split: bool = choice()
     subgroups: bool = choice()

@@ -118,6 +118,7 @@ class AttentionTiled(AttentionRecord):
     """
 
     shader = "attention/attention_tiled"
+    general = True
     trusted = True
 
     tile_heads: int = choice()

@@ -66,6 +66,7 @@ class RmsNorm(NormRecord):
     """
 
     shader = "norms/rmsnorm"
+    general = True
 
     scaled: bool = choice()
     factor: float | None
@@ -82,6 +83,7 @@ class LayerNorm(NormRecord):
     """
 
     shader = "norms/layer_norm"
+    general = True
 
     centred: bool = choice()
     gain: str = choice()

@@ -69,6 +69,7 @@ class GemvRow(FloatRecord):
     """
 
     shader = "products/gemv_row"
+    general = True
 
     rows: int = choice()
     subgroups: bool = choice()

@@ -34,6 +34,7 @@ class ActivationRecord(Record):
     """
 
     shader = "rows/activation"
+    general = True
 
     act: str = choice()
     value: str = choice()

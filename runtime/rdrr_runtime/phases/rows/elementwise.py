@@ -29,6 +29,7 @@ class Elementwise(Record):
     """
 
     shader = "rows/elementwise"
+    general = True
 
     op: str = choice()
     value: str = choice()

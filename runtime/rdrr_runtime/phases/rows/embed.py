@@ -42,6 +42,7 @@ class EmbedRecord(WeightsRecord):
     """
 
     shader = "rows/embed"
+    general = True
 
     value: str = choice()
     k: int

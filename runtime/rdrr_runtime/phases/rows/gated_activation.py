@@ -44,6 +44,7 @@ class GatedActivationRecord(Record):
     """
 
     shader = "rows/gated_activation"
+    general = True
 
     act: str = choice()
     fused: bool = choice()
