@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -168,12 +169,16 @@ def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave
 
 
 def pairs_sampled(
-    strategy: SpeculativeDecoding | None, table: np.ndarray, runs: int, sampling: SamplingParams
+    strategy: SpeculativeDecoding | None,
+    table: np.ndarray,
+    seeds: Sequence[int],
+    sampling: SamplingParams,
 ) -> Counter:
-    """Count the pairs of second and third tokens over many generations."""
+    """Count the pairs of second and third tokens over the generations of many seeds."""
     counts: Counter = Counter()
-    for _ in range(runs):
-        ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=sampling)
+    for seed in seeds:
+        seeded = replace(sampling, seed=seed)
+        ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=seeded)
         counts[tuple(ids[1:])] += 1
     return counts
 
@@ -197,12 +202,12 @@ def distance(counts: Counter, expected: dict[tuple[int, ...], float]) -> float:
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}])
 def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
     """1,500 samples of 16 outcomes have a total variation distance of about 0.03."""
-    runs = 1500
-    sampling = SamplingParams(temperature=1.2, seed=None, **options)
+    seeds = rng.integers(2**63, size=1500).tolist()
+    sampling = SamplingParams(temperature=1.2, **options)
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
     draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
     expected = exact(table, sampling)
-    counts = pairs_sampled(SpeculativeDecoding(draft, 2), table, runs, sampling)
+    counts = pairs_sampled(SpeculativeDecoding(draft, 2), table, seeds, sampling)
     assert distance(counts, expected) < 0.08
     flat = Counter(dict.fromkeys(expected, 1))
     assert distance(flat, expected) > 0.1  # the control

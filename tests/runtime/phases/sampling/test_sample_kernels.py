@@ -12,7 +12,6 @@ from rdrr_runtime.phases.sampling.sample import sample, scatter_entries
 from rdrr_runtime.phases.sampling.sample_buffers import PARAM_WORDS, SampleBuffers
 from rdrr_runtime.records import entries_of, pack_entries, pack_params, pack_step, searches_of
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sampling.sampler import Sampler
 from support.gpu import Bench, normal
 from support.masks import packed
@@ -32,8 +31,8 @@ def start_generation(
 ) -> None:
     """Write the parameters, counts, bias and mask of a generation for one sequence."""
     device, masked = bench.device, mask is not None
-    seed = fresh_seed() if options.seed is None else options.seed
-    params = pack_params(options, seed, masked=masked)
+    # Without sampling the seed decides nothing.
+    params = pack_params(options, options.seed or 0, masked=masked)
     device.write(buffers.params, params, offset=4 * PARAM_WORDS * sequence)
     device.clear(buffers.counts_of(sequence))
     device.clear(buffers.bias)
@@ -214,7 +213,8 @@ def test_samples_follow_the_truncated_softmax(sampling, rng) -> None:
     logits = np.full(VOCAB, -20.0, np.float32)
     kept = np.sort(rng.choice(VOCAB, 6, replace=False))
     logits[kept] = rng.uniform(0, 1.5, 6)
-    ids = sampling.sample(logits, RING, SamplingParams(temperature=1.5, min_p=0.01, seed=None))
+    options = SamplingParams(temperature=1.5, min_p=0.01, seed=int(rng.integers(2**63)))
+    ids = sampling.sample(logits, RING, options)
     probability = np.exp(logits[kept] / 1.5)
     expected = RING * probability / probability.sum()
     counts = np.array([ids.count(int(id_)) for id_ in kept])
