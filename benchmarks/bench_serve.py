@@ -5,9 +5,10 @@
 The package has random weights. Each client is a thread of another process, which sends one streamed
 completion after the other over loopback; prompts have 64 to 512 tokens, of which all share the
 first ones with `--shared`. The table shows new tokens per second of all clients together, their
-ratio to `generate_batch` with as many texts and to llama.cpp's batches (`--peer`: the same prompts
-and given tokens, without a server and without sampling), the time to the first token, and the time
-between two events of a stream. The last line is one JSON object.
+ratio to `generate_batch` with the same prompts, a text of each client at a time, and to llama.cpp's
+batches (`--peer`: the first of these batches with given tokens, without a server and without
+sampling), the time to the first token, and the time between two events of a stream. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -57,12 +58,23 @@ def prompts(count: int, vocabulary: int, seed: int, shared: int = 0) -> list[lis
     return texts
 
 
-def batch_rate(model: Any, texts: Sequence[Sequence[int]], tokens: int) -> float:
-    """Return new tokens per second of `generate_batch`."""
-    options = {"max_tokens": tokens, "sequences": min(32, len(texts))}
-    model.generate_batch(texts, **options)
+def prompts_of(client: int, options: argparse.Namespace, vocabulary: int) -> list[list[int]]:
+    """Return the prompts of a client, the first `WARM_TEXTS` of which are not measured."""
+    return prompts(WARM_TEXTS + options.texts, vocabulary, 1 + client, options.shared)
+
+
+def batches(clients: int, options: argparse.Namespace, vocabulary: int) -> list[list[list[int]]]:
+    """Return the prompts that are measured, in batches of a prompt of each client."""
+    work = [prompts_of(client, options, vocabulary)[WARM_TEXTS:] for client in range(clients)]
+    return [list(batch) for batch in zip(*work, strict=True)]
+
+
+def batch_rate(model: Any, work: Sequence[Sequence[Sequence[int]]], tokens: int) -> float:
+    """Return new tokens per second of `generate_batch` with batches one after the other."""
+    options = {"max_tokens": tokens, "sequences": min(32, len(work[0]))}
+    model.generate_batch(work[0], **options)
     start = time.perf_counter()
-    answers = model.generate_batch(texts, **options)
+    answers = [answer for batch in work for answer in model.generate_batch(batch, **options)]
     return sum(len(answer.token_ids) for answer in answers) / (time.perf_counter() - start)
 
 
@@ -79,7 +91,7 @@ def peer_rates(options: argparse.Namespace, work: Path, vocabulary: int) -> dict
         for clients in options.clients:
             slots = {"context": CONTEXT * clients, "sequences": clients, "outputs": clients}
             context = PeerContext(model, **slots)
-            texts = prompts(clients, vocabulary, 0, options.shared)
+            texts = batches(clients, options, vocabulary)[0]
             context.batch(texts, options.tokens)
             rates[clients] = clients * options.tokens / context.batch(texts, options.tokens)
             context.close()
@@ -124,8 +136,7 @@ def run_clients(port: int, clients: int, options: argparse.Namespace) -> None:
     ready = threading.Barrier(clients + 1)
 
     def client(number: int) -> None:
-        count = WARM_TEXTS + options.texts
-        work = prompts(count, options.vocabulary, 1 + number, options.shared)
+        work = prompts_of(number, options, options.vocabulary)
         play(port, work[:WARM_TEXTS], options.tokens)
         ready.wait()
         results[number] = play(port, work[WARM_TEXTS:], options.tokens)
@@ -161,9 +172,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             vocabulary = model.package.manifest.architecture.vocab_size
             adapter = model.info.adapter
             rates = {
-                clients: batch_rate(
-                    model, prompts(clients, vocabulary, 0, options.shared), options.tokens
-                )
+                clients: batch_rate(model, batches(clients, options, vocabulary), options.tokens)
                 for clients in options.clients
             }
         rows = []

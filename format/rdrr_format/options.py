@@ -94,7 +94,8 @@ def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
     return typed
 
 
-def options_of(kind: type[Any]) -> dict[str, Option]:
+@cache
+def options_of(kind: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by the names of the fields."""
     return {entry.name: _option(entry) for entry in fields(kind) if _KEY in entry.metadata}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import bench_serve
 import pytest
@@ -16,6 +17,15 @@ def test_prompts_share_as_many_ids_as_asked_for():
         assert text[100:] != other[100:] or len(text) <= 101
     apart = [prompts[0] for prompts in (bench_serve.prompts(1, 1000, seed) for seed in (1, 2))]
     assert apart[0][:64] != apart[1][:64]
+
+
+def test_batches_have_the_prompts_that_the_clients_send():
+    options = Namespace(texts=3, shared=0)
+    batches = bench_serve.batches(2, options, 1000)
+    assert [len(batch) for batch in batches] == [2, 2, 2]
+    for client, prompts in enumerate(zip(*batches, strict=True)):
+        sent = bench_serve.prompts_of(client, options, 1000)
+        assert [*prompts] == sent[bench_serve.WARM_TEXTS :]
 
 
 @pytest.mark.thorough

@@ -106,15 +106,12 @@ class Lanes:
                 self._reports.deliver(answer.job, Event(error=error))
 
     def _deliver(self, delivered: Iterable[Delivered]) -> None:
-        """Deliver new ids in order; where a stop string ends a text, others may get more behind."""
+        """Deliver new ids; a stop string may end a text that would go on."""
         assert self._scheduler is not None
-        waiting = deque(delivered)
-        while waiting:
-            text, ids, finish = waiting.popleft()
-            answer = self._shared.get(text)
-            if answer is not None and answer.add(ids, finish):
+        for text, ids, finish in delivered:
+            if self._shared[text].add(ids, finish):
                 del self._shared[text]
-                waiting += self._scheduler.remove(text)
+                self._scheduler.remove(text)
 
     def _end_late(self, job: Job) -> None:
         limit = f"at most {job.timeout:g} seconds"
@@ -123,10 +120,10 @@ class Lanes:
     def _drop(self, is_over: Callable[[Job], bool], end: Callable[[Job], None]) -> None:
         """End jobs before their text has ended."""
         for text, answer in [pair for pair in self._shared.items() if is_over(pair[1].job)]:
-            if self._shared.pop(text, None) is not None:
-                end(answer.job)
-                assert self._scheduler is not None
-                self._deliver(self._scheduler.remove(text))
+            assert self._scheduler is not None
+            del self._shared[text]
+            self._scheduler.remove(text)
+            end(answer.job)
         for job in [job for job in self._waiting if is_over(job)]:
             self._waiting.remove(job)
             end(job)

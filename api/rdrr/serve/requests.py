@@ -197,8 +197,10 @@ class Request(Body):
         Raises:
             UsageError: A value is out of range.
         """
-        seed = None if self.seed is None else (self.seed + copy) % 2**63
-        chosen = replace(self.parameters, seed=seed, logit_bias=self._biases())
+        chosen = self.parameters
+        if self.seed is not None or self.logit_bias:
+            seed = None if self.seed is None else (self.seed + copy) % 2**63
+            chosen = replace(chosen, seed=seed, logit_bias=self._biases())
         chosen.check_ids(vocab_size)
         return chosen
 

@@ -15,14 +15,14 @@ WAITING = ": waiting\n\n"
 DONE = "data: [DONE]\n\n"
 _UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
-
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 """Characters at which clients cut lines that JSON does not escape."""
 
 
 def as_line(value: Any) -> str:
     """Return a value as JSON that every client takes for a single line."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = _ENCODER.encode(value)
     return _LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", text)
 
 

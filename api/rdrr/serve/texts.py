@@ -148,7 +148,9 @@ class Texts:
         **options: Any,
     ) -> None:
         self._service = service
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
+        self._latest = perf_counter()
+        self._watching: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         manifest, context = service.model.package.manifest, service.model.info.context
         self.jobs: list[Job] = []
@@ -174,14 +176,14 @@ class Texts:
         Raises:
             RdrrError: A text has failed.
         """
+        self._watching = asyncio.ensure_future(self._watch())
         try:
             while self._open:
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                        number, event = await self._events.get()
-                except TimeoutError:
+                news = await self._events.get()
+                if news is None:
                     yield None
                     continue
+                number, event = news
                 is_first = number not in self._begun
                 self._begun.add(number)
                 self._service.metrics.count(self.jobs[number], event, is_first=is_first)
@@ -192,6 +194,15 @@ class Texts:
                 yield number, event
         finally:
             self.close()
+
+    async def _watch(self) -> None:
+        """Report where nothing has happened for long; a timer for each event would take longer."""
+        while True:
+            await asyncio.sleep(self._latest + KEEP_ALIVE_SECONDS - perf_counter())
+            if perf_counter() - self._latest >= KEEP_ALIVE_SECONDS:
+                self._latest = perf_counter()
+                if self._events.empty():  # else a slow reader has enough to read
+                    self._events.put_nowait(None)
 
     async def read(self) -> list[Answer]:
         """Return all texts.
@@ -209,8 +220,11 @@ class Texts:
         """End the texts that are not complete."""
         self._service.worker.cancel(*(self.jobs[number] for number in self._open))
         self._open.clear()
+        if self._watching is not None:
+            self._watching.cancel()
 
     def _arrived(self, number: int, event: Event) -> None:
+        self._latest = perf_counter()
         self._events.put_nowait((number, event))
 
 

@@ -6,6 +6,10 @@ long prompt delays the others by its part of a step only. A text gets the free s
 holds the longest beginning of its prompt. If another text that runs holds a longer one, that is
 copied, and if it is about to, the text waits for it; the rest of the prompt runs. Each text gets
 the ids that it would get alone. `Scheduler.run` serves prompts that are all known at the beginning.
+
+Decoding goes on in rounds of the same rows, in which the device is always some passes ahead of the
+host. A text that ends or is removed leaves its sequence at once, but its row stays until the round
+ends: another round would begin with a device that waits for the host.
 """
 
 from __future__ import annotations
@@ -115,7 +119,7 @@ class Delivered(NamedTuple):
     Attributes:
         text: The text.
         ids: Its next ids.
-        finish: Why it ended with these ids; `running` if more follow, perhaps in the same step.
+        finish: Why it ended with these ids; `running` if more follow.
     """
 
     text: ScheduledText
@@ -161,16 +165,12 @@ class Scheduler:
         """Let a text wait for its turn."""
         self._waiting.append(text)
 
-    def remove(self, text: ScheduledText) -> list[Delivered]:
-        """End a text, whose sequence another one gets; return the ids of others that were ahead."""
-        delivered: list[Delivered] = []
+    def remove(self, text: ScheduledText) -> None:
+        """End a text, whose sequence another one gets."""
         if text in self._waiting:
             self._waiting.remove(text)
         elif text in self._running:
-            delivered = self._end_round()
-            if text in self._running:
-                self._release(text)
-        return [part for part in delivered if part.text is not text]
+            self._release(text)
 
     def run(self, texts: Sequence[ScheduledText]) -> None:
         """Run texts until each has ended."""
@@ -182,15 +182,16 @@ class Scheduler:
         """Run a part of the prompts and decode some tokens; return the new ids of each text."""
         self._admit()
         delivered = self._read_prompts()
-        ready = [text for text in self._running if text.is_read]
-        if self._round is not None and self._round.texts != ready:
+        if self._round is not None and not self._round.serves(self._running):
             delivered += self._end_round()
-            ready = [text for text in ready if text.finish == "running"]
-        if ready:
-            self._round = self._round or self._begin_round(ready)
+        ready = [text for text in self._running if text.is_read]
+        if self._round is None and ready:
+            self._round = self._begin_round(ready)
+            if delivered:  # these ids need not wait for those of the new round
+                self._round.run_ahead()
+                return delivered
+        if self._round is not None:
             delivered += self._deliver(self._round.run())
-            if self._round.is_done or any(text.finish != "running" for text in ready):
-                delivered += self._end_round()
         return delivered
 
     def _admit(self) -> None:
@@ -263,22 +264,21 @@ class Scheduler:
         return _Round(self._backend, ready, sampled, self._pace, self._counts)
 
     def _deliver(self, ids: list[list[int]]) -> list[Delivered]:
+        """Return new ids of the round, and release the sequences of the texts that they end."""
         assert self._round is not None
-        context = self._backend.context
-        return [
-            Delivered(text, text.extend(new, context), text.finish)
-            for text, new in zip(self._round.texts, ids, strict=True)
-            if text.finish == "running"
-        ]
+        context, delivered = self._backend.context, list[Delivered]()
+        for text, new in zip(self._round.texts, ids, strict=True):
+            if new and text in self._running:
+                delivered.append(Delivered(text, text.extend(new, context), text.finish))
+                if text.finish != "running":
+                    self._release(text)
+        return delivered
 
     def _end_round(self) -> list[Delivered]:
         """Read the ids of passes that are ahead: the sampler and the caches have gone on, too."""
         if self._round is None:
             return []
         delivered = self._deliver(self._round.rest())
-        for text in self._round.texts:
-            if text.finish != "running":
-                self._release(text)
         self._round = None
         return delivered
 
@@ -319,14 +319,21 @@ class _Round:
         self.texts, self._pace, self._counts = texts, pace, counts
         self._step = backend.sample if sampled else backend.greedy
         self._feed: Feed | None = backend.feed_rows([text.row for text in texts], sampled=sampled)
-        # No row may run beyond its context, so the text with the fewest tokens left ends the round.
-        self._left = min(text.left(backend.context) for text in texts)
+        # A row may run beyond the end of its text, but not beyond its context.
+        room = min(backend.context - text.row.slot for text in texts)
+        self._left = min(room, max(text.left(backend.context) for text in texts))
         self._ahead, self._has_rest = 0, False
 
-    @property
-    def is_done(self) -> bool:
-        """Whether a text has all the tokens that it may get."""
-        return not self._left
+    def serves(self, running: Sequence[ScheduledText]) -> bool:
+        """Return whether the round may go on while these texts have the sequences.
+
+        It may not once another text runs, which joins the next round, or has a sequence that this
+        one still writes to. Where half of the texts have ended, a pass of fewer rows is faster.
+        """
+        joined = set(self.texts)
+        left = sum(text in joined for text in running)
+        least = len(joined) if self._feed is None else len(joined) // 2 + 1
+        return bool(self._left) and least <= left == len(running)
 
     def run(self) -> list[list[int]]:
         """Return the next ids of each text."""
@@ -340,10 +347,14 @@ class _Round:
         if count > self._ahead:
             self._submit(feed, count - self._ahead)
         feed.fence()
-        self._ahead = min(self._pace.ahead, self._pace.interval, self._left)
-        if self._ahead:
-            self._submit(feed, self._ahead)
+        self.run_ahead()
         return self._collect(feed)
+
+    def run_ahead(self) -> None:
+        """Submit passes whose ids are not read back yet, so that the device goes on."""
+        self._ahead = min(self._pace.ahead, self._pace.interval, self._left)
+        if self._feed is not None and self._ahead:
+            self._submit(self._feed, self._ahead)
 
     def fence_rest(self) -> None:
         """Start to read the ids of the passes that are ahead; no pass may follow."""

@@ -284,6 +284,81 @@ def test_a_long_prompt_is_read_in_parts_while_others_are_decoded():
     assert decoded[0] < decoded[-2]
 
 
+def rounds(queue: Scheduler, batch: SlotsOfIds, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Run a scheduler to its end and return the number of rows of each round."""
+    rows, feed_rows = list[int](), batch.feed_rows
+
+    def noting(new: Sequence[Row], *, sampled: bool):
+        rows.append(len(new))
+        return feed_rows(new, sampled=sampled)
+
+    monkeypatch.setattr(batch, "feed_rows", noting)
+    while queue.running or queue.waiting:
+        queue.step()
+    return rows
+
+
+def endless(prompt: Sequence[int], most: int) -> ScheduledText:
+    """Return a text that no id ends."""
+    return ScheduledText(list(prompt), most, GREEDY, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"), [([4, 30, 30, 30], [4]), ([4, 4, 30, 30], [4, 2]), ([4, 30], [2, 1])]
+)
+def test_a_round_goes_on_with_the_row_of_a_text_that_has_ended_until_half_of_them_have(
+    lengths, expected, monkeypatch
+):
+    batch = SlotsOfIds(4)
+    queue, texts = (
+        Scheduler(batch),
+        [endless([number], most) for number, most in enumerate(lengths)],
+    )
+    for each in texts:
+        queue.add(each)
+    assert rounds(queue, batch, monkeypatch) == expected
+    for each in texts:
+        assert each.ids == alone_without_end(each)
+
+
+@pytest.mark.parametrize("ends_by_removal", [False, True])
+def test_a_text_gets_the_sequence_of_one_whose_row_still_runs(ends_by_removal, monkeypatch):
+    batch = SlotsOfIds(3)
+    queue = Scheduler(batch)
+    first, *others = (endless([number], 30) for number in range(3))
+    first.max_tokens = 30 if ends_by_removal else 8
+    follower = endless([*range(40, 50)], 20)
+    for each in (first, *others, follower):
+        queue.add(each)
+    for _ in range(2):
+        queue.step()
+    if ends_by_removal:
+        queue.remove(first)
+    assert rounds(queue, batch, monkeypatch)[0] == 3
+    assert follower.sequence == first.sequence
+    for each in (*others, follower):
+        assert each.ids == alone_without_end(each)
+
+
+def alone_without_end(text: ScheduledText) -> list[int]:
+    """Return the ids of a text that no id ends, without a scheduler."""
+    ids = list(text.prompt)
+    for _ in range(text.max_tokens):
+        ids.append(successor(ids))
+    return ids[len(text.prompt) :]
+
+
+def test_ids_that_were_ahead_are_delivered_before_the_passes_of_a_text_that_joins():
+    batch = SlotsOfIds(2)
+    queue = Scheduler(batch, Pace(interval=4, ahead=4))
+    first, second = endless([1], 40), endless([2, 3], 40)
+    queue.add(first)
+    queue.step()
+    queue.add(second)
+    assert [(part.text, len(part.ids)) for part in queue.step()] == [(first, 4)]
+    assert [(part.text, len(part.ids)) for part in queue.step()] == [(first, 4), (second, 4)]
+
+
 def test_texts_are_admitted_in_the_order_in_which_they_came():
     queue = Scheduler(SlotsOfIds(1))
     texts = [text([number], 3) for number in range(1, 5)]
@@ -302,7 +377,7 @@ def test_a_text_that_is_removed_gives_its_sequence_to_the_next():
     queue.add(second)
     queue.step()
     assert (queue.running, queue.waiting) == (1, 1)
-    assert all(each is not first for each, _, _ in queue.remove(first))
+    queue.remove(first)
     while queue.running or queue.waiting:
         queue.step()
     assert second.ids == alone(second)
@@ -315,7 +390,7 @@ def test_removing_a_text_that_waits_changes_nothing_else():
     queue.add(first)
     queue.add(second)
     queue.step()
-    assert queue.remove(second) == []
+    queue.remove(second)
     while queue.running:
         queue.step()
     assert first.ids == alone(first)
