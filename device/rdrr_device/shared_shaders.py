@@ -4,8 +4,8 @@ A driver compiles a shader anew for each set of override constants. On a GPU tha
 unrolls loops of known length. A software adapter compiles the tiled product for a second or two,
 and most matrices of a model differ in their shape. There the constants become members of a uniform
 buffer, except those that the module needs before it runs: for sizes of arrays and workgroups, and
-for other constants. Only kernels that say so (`Kernel.general`) are shared: `matvec` decodes five times
-slower without loops of known length.
+for other constants. Only kernels that say so (`Kernel.general`) are shared: `matvec` decodes five
+times slower without loops of known length.
 """
 
 from __future__ import annotations
