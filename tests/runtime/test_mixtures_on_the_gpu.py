@@ -18,6 +18,10 @@ MOE = {
     "expertFormat": "mixtral",
     "expertIntermediateSize": 192,
 }
+INT8_EXPERTS = {
+    ("decode", "l1.experts"): "matvec_rows.experts.sum",
+    ("prefill", "l1.experts.down"): "matmul_int8.experts",
+}
 SHARED = {**MOE, "normalizeWeights": False, "sharedExpertIntermediateSize": 256}
 
 
@@ -33,6 +37,11 @@ def logits_error(backend, package, rng) -> float:
     return relative_error(stepped(backend, ids, 20), reference[19:])
 
 
+def kernels_of(backend) -> dict[tuple[str, str], str]:
+    """Return the kernel of each op of each kind of pass."""
+    return {(decision.step, decision.op): decision.kernel for decision in backend.info.decisions}
+
+
 @pytest.mark.parametrize(
     ("dtype", "moe"),
     [
@@ -46,7 +55,7 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     package = package_of(tmp_path, rng, dtype, moe=moe)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert logits_error(backend, package, rng) < EXACT
-    kernels = {(decision.step, decision.op): decision.kernel for decision in backend.info.decisions}
+    kernels = kernels_of(backend)
     assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
     assert kernels["decode", "l1.experts"].startswith("gemv_row.experts.sum")
     assert kernels["prefill", "l1.experts.down"].startswith("matmul_tiled.experts")
@@ -54,25 +63,23 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
-def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "gated", "kernels"),
+    [
+        *((dtype, True, INT8_EXPERTS) for dtype in ("Q4_K", "Q8_0")),
+        ("Q4_K", False, {("decode", "l1.experts.act"): "matvec_rows.experts.each"}),
+    ],
+    ids=["Q4_K", "Q8_0", "without gates"],
+)
+def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype, gated, kernels):
     # Every token uses all experts, so that rounding cannot change which ones are chosen.
-    package = package_of(tmp_path, rng, dtype, moe={**SHARED, "numExpertsPerToken": 6})
+    manifest = llama_manifest(dtype, moe={**SHARED, "numExpertsPerToken": 6}, gated=gated)
+    package = write_random_package(tmp_path / "package", manifest, rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
-    kernels = {
-        decision.op: decision.kernel
-        for decision in backend.info.decisions
-        if decision.step == "decode"
-    }
-    assert kernels["l1.experts"].startswith("matvec_rows.experts.sum")
-    kernels = {
-        decision.op: decision.kernel
-        for decision in backend.info.decisions
-        if decision.step == "prefill"
-    }
-    assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
+    chosen = kernels_of(backend)
+    assert all(chosen[at].startswith(name) for at, name in kernels.items())
     backend.close()
 
 
@@ -85,22 +92,6 @@ def test_experts_without_gates_are_those_of_torch(device, tmp_path, rng, dtype, 
     package = write_random_package(tmp_path / "package", manifest, rng)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert logits_error(backend, package, rng) < EXACT
-    backend.close()
-
-
-@pytest.mark.thorough
-def test_experts_without_gates_in_int8_are_near_torch(device, tmp_path, rng):
-    manifest = llama_manifest("Q4_K", moe={**SHARED, "numExpertsPerToken": 6}, gated=False)
-    package = write_random_package(tmp_path / "package", manifest, rng)
-    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
-    assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
-    kernels = {
-        decision.op: decision.kernel
-        for decision in backend.info.decisions
-        if decision.step == "decode"
-    }
-    assert kernels["l1.experts.act"].startswith("matvec_rows.experts.each")
     backend.close()
 
 

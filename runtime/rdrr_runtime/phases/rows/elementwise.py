@@ -29,7 +29,6 @@ class Elementwise(Record):
     """
 
     shader = "rows/elementwise"
-    general = True
 
     op: str = choice()
     value: str = choice()

@@ -51,40 +51,23 @@ def test_a_refusal_of_int8_experts_gives_the_reason(bench, rng, monkeypatch):
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
-def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dtype, rows, k):
+@pytest.mark.parametrize("gated", [True, False])
+def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dtype, rows, k, gated):
     experts, top_k, n = 5, 2, 67
-    gates, gate_values = stacked(any_bench, rng, dtype, experts, (n, k))
-    ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
+    stacks = [stacked(any_bench, rng, dtype, experts, (n, k)) for _ in range(1 + gated)]
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
-    output = Output((y,), "gate", activation="silu")
+    kind, activation = ("gate", "silu") if gated else ("activate", "relu2")
+    output = Output((y,), kind, activation=activation)
     phases = [
         *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
-        *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
+        *expert_int8(ctx, tuple(codes for codes, _ in stacks), routes, target, output, label="t"),
     ]
     any_bench.run(phases, rows)
     near = in_int8(x).astype(np.float64)
-    gate, up = (np.einsum("rsnk,rk->rsn", values[ids], near) for values in (gate_values, up_values))
-    result = any_bench.download(y, rows, top_k, n)
-    assert relative_error(result, gate / (1 + np.exp(-gate)) * up) < 10 * TOLERANCE
-
-
-@pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
-def test_experts_without_gates_are_activated_in_int8(any_bench, rng, dtype, rows, k):
-    experts, top_k, n = 5, 2, 67
-    ups, values = stacked(any_bench, rng, dtype, experts, (n, k))
-    routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
-    x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
-    ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
-    output = Output((y,), "activate", activation="relu2")
-    phases = [
-        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
-        *expert_int8(ctx, (ups,), routes, target, output, label="t"),
-    ]
-    any_bench.run(phases, rows)
-    near = in_int8(x).astype(np.float64)
-    expected = np.maximum(np.einsum("rsnk,rk->rsn", values[ids], near), 0.0) ** 2
+    first, *ups = (np.einsum("rsnk,rk->rsn", values[ids], near) for _, values in stacks)
+    expected = first / (1 + np.exp(-first)) * ups[0] if gated else np.maximum(first, 0.0) ** 2
     assert relative_error(any_bench.download(y, rows, top_k, n), expected) < 10 * TOLERANCE
 
 
