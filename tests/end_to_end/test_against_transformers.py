@@ -29,6 +29,7 @@ from support.comparison import (
     stepped,
     transformers_logits,
 )
+from support.routes import decided_ids
 from support.tiny_models import (
     ALL_MODELS,
     COVERING,
@@ -145,13 +146,13 @@ def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
     # Of dense models, those whose gate has an op of its own.
     has_gate_op = "activation_sparsity_pattern" in dict(tiny.options)
     joined = tiny.can_fuse and (tiny.has_experts or has_gate_op)
     package = _packaged(
         model, tmp_path, quantize="f32", transpose_weights=joined, fuse_gate_up=joined
     )
+    ids = decided_ids(package, rng, TOKENS)
     backend = CpuBackend(package, context=CONTEXT)
     assert _error(backend, ids, transformers_logits(model, ids)) <= CPU
 
@@ -160,8 +161,8 @@ def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, r
 @pytest.mark.parametrize("tiny", covering(ALL_MODELS, COVERING[3:8]))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
     package = _packaged(model, tmp_path, quantize="f32")
+    ids = decided_ids(package, rng, TOKENS)
     _check_gpu(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
 
 
@@ -172,9 +173,9 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     tiny, device, tmp_path, rng
 ):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
-    unquantized = transformers_logits(model, ids)
     package = _packaged(model, tmp_path, transpose_weights=True, fuse_gate_up=True)
+    ids = decided_ids(package, rng, TOKENS)
+    unquantized = transformers_logits(model, ids)
     load_stored_weights(model, package)
     reference = transformers_logits(model, ids)
     # Were nothing quantized, the comparison would say nothing about block types.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.output.report import ConversionResult
@@ -21,6 +22,7 @@ from support.checkpoints import (
     write_tokenizer,
 )
 from support.comparison import relative_error, scored, transformers_logits
+from support.routes import decided_ids
 from support.tiny_models import MINISTRAL3_ROPE, MORE_MODELS, VOCAB, TinyModel
 
 CPU = 1e-4
@@ -108,10 +110,13 @@ def names_in(result: ConversionResult) -> set[str]:
     return {tensor.name for tensor in result.tensors}
 
 
-def logits_of(folder: Path, ids: list[int]) -> Any:
+def logits_error(folder: Path, model: Any, rng: np.random.Generator) -> float:
+    """Return the error of the logits of a package, which must be valid, after random ids."""
     assert validate(folder, deep=True).faults == ()
     with open_package(folder) as package:
-        return scored(CpuBackend(package, context=64), ids)
+        ids = decided_ids(package, rng, TOKENS)
+        ours = scored(CpuBackend(package, context=64), ids)
+    return relative_error(ours, transformers_logits(model, ids))
 
 
 @pytest.mark.parametrize(("kind", "text", "prefixes"), WRAPPED)
@@ -129,9 +134,7 @@ def test_the_text_model_is_converted_and_computes_the_same_as_transformers(
     assert "not part of the text model" in note
     assert any("vis" in name for name in load_file(folder / "model.safetensors"))
     assert not any("vis" in tensor.name for tensor in result.tensors)
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
-    ours = logits_of(tmp_path / "out", ids)
-    assert relative_error(ours, transformers_logits(model, ids)) <= CPU
+    assert logits_error(tmp_path / "out", model, rng) <= CPU
     renamed(folder, *prefixes)
     convert(folder, tmp_path / "other", quantize="f32", without_vision=True)
     for name in ("manifest.json", "shard_00000.bin"):
@@ -217,8 +220,7 @@ def test_the_tensors_decide_which_qwen_a_wedlm_is(tmp_path, rng, kind):
     attention = manifest["inference"]["attention"]
     assert attention["queryKeyNorm"] == (kind == "qwen3")
     assert attention["attentionBias"] == (kind == "qwen2")
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
-    assert relative_error(logits_of(tmp_path / "out", ids), transformers_logits(model, ids)) <= CPU
+    assert logits_error(tmp_path / "out", model, rng) <= CPU
 
 
 def test_a_default_mask_token_is_mentioned_in_a_note(tmp_path, rng):
@@ -270,8 +272,7 @@ def test_sarvam_is_a_deepseek_whose_keys_have_other_names(tmp_path, rng):
     rope = {"rope_theta": 10000.0, "rope_scaling": {**yarn, "type": "deepseek_yarn"}}
     path.write_text(json.dumps(config | named | more | rope), encoding="utf-8")
     convert(folder, tmp_path / "out", quantize="f32")
-    ids = rng.integers(3, VOCAB, TOKENS).tolist()
-    assert relative_error(logits_of(tmp_path / "out", ids), transformers_logits(model, ids)) <= CPU
+    assert logits_error(tmp_path / "out", model, rng) <= CPU
 
 
 def test_minimax_may_state_the_width_of_dense_layers_that_it_lacks(tmp_path, rng):
