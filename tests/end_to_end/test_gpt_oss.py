@@ -19,7 +19,8 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import make_model, save_checkpoint
 from support.comparison import relative_error, scored, stepped, transformers_logits
 from support.mxfp4_checkpoints import pack_experts
-from support.tiny_models import MORE_MODELS, VOCAB
+from support.routes import decided_ids
+from support.tiny_models import MORE_MODELS
 
 GPT_OSS = next(tiny for tiny in MORE_MODELS if tiny.model_type == "gpt_oss")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -57,9 +58,9 @@ def test_the_blocks_are_kept_and_compute_the_same(tmp_path, rng, published, hint
     experts = [tensor for tensor in result.tensors if tensor.dtype == "MXFP4"]
     assert len(experts) == 2 * 6 * len(PROJECTIONS)
     assert all(expert.relative_rmse == 0.0 and "copied" in expert.why for expert in experts)
-    ids = rng.integers(3, VOCAB, PREFILL + 6).tolist()
-    reference = transformers_logits(model, ids)
     package = open_package(tmp_path / "out")
+    ids = decided_ids(package, rng, PREFILL + 6)
+    reference = transformers_logits(model, ids)
     cpu = CpuBackend(package, context=CONTEXT)
     assert relative_error(scored(cpu, ids), reference) < 1e-4
     policy = resolve({"run flag": hints})

@@ -29,7 +29,7 @@ FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4
 def package(request, tmp_path_factory):
     rng = generator_of(request)
     folder = tmp_path_factory.mktemp("backend")
-    return write_random_package(folder, llama_manifest(layers=1), rng)
+    return write_random_package(folder, llama_manifest(), rng)
 
 
 @pytest.fixture
@@ -212,14 +212,11 @@ def test_the_same_passes_give_the_same_bits(backend, rng):
     assert np.array_equal(once, again)
 
 
-def test_a_prompt_of_several_chunks_equals_torch(device, tmp_path, rng):
-    package = write_random_package(tmp_path, llama_manifest(), rng)
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+def test_a_prompt_of_several_chunks_equals_torch(backend, package, rng):
     ids = prompt(rng, 300)
     reference = scored(CpuBackend(package, context=CONTEXT), ids)
     assert relative_error(scored(backend, ids), reference) < EXACT
     assert relative_error(stepped(backend, ids, 298), reference[297:]) < EXACT
-    backend.close()
 
 
 @pytest.mark.parametrize("kv_dtype", ["f32", "f16"])

@@ -28,7 +28,7 @@ STEPS = 6
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batch")
-    manifest = llama_manifest(layers=1)
+    manifest = llama_manifest()
     manifest["inference"]["attention"]["slidingWindow"] = 24
     return write_random_package(folder, manifest, generator_of(request))
 
