@@ -94,9 +94,14 @@ def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
     return typed
 
 
-@cache
 def options_of(kind: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by the names of the fields."""
+    declaring: Any = kind  # classes have hashes, which mypy does not know
+    return _options_of(declaring)
+
+
+@cache
+def _options_of(kind: Any) -> Mapping[str, Option]:
     return {entry.name: _option(entry) for entry in fields(kind) if _KEY in entry.metadata}
 
 
