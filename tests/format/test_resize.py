@@ -33,12 +33,12 @@ def test_the_product_of_a_block_with_its_weights_is_that_of_the_weights(name, gu
     columns = np.exp(rng.standard_normal(K)).astype(np.float32) if guided else np.ones(K)
     stored, after = resized(name, rows, columns if guided else None)
     # A number in f16 is a two-thousandth off, and a block may be the difference of two of them.
-    product, own = products(name, rows, after, columns)
-    np.testing.assert_allclose(product, own, rtol=2e-2)
-    assert abs(product.sum() / own.sum() - 1) < 1e-4
+    product, square = products(name, rows, after, columns)
+    np.testing.assert_allclose(product, square, rtol=2e-2)
+    assert abs(product.sum() / square.sum() - 1) < 1e-4
     if not name.startswith("Q8"):
-        product, own = products(name, rows, stored, columns)
-        assert product.sum() < 0.9998 * own.sum()  # blocks of least error are smaller
+        product, square = products(name, rows, stored, columns)
+        assert product.sum() < 0.9998 * square.sum()  # blocks of least error are smaller
 
 
 @pytest.mark.parametrize("name", LINEAR)

@@ -206,13 +206,13 @@ class Codec:
             weights = self._padded(np.ascontiguousarray(rows[part], dtype=np.float32))
             values = self._padded(self.dequantize(stored[part], K))
             guided = (weights * columns).reshape(-1, self.dtype.block_elements)
-            own, product = (
+            square, product = (
                 (guided * other.reshape(guided.shape)).sum(axis=1, dtype=np.float64)
                 for other in (weights, values)
             )
             # Of blocks that have next to nothing in common with their weights nothing is known.
-            known = (product > own / _MOST_RESIZED) & (product < own * _MOST_RESIZED)
-            factors = np.where(known, own / np.where(known, product, 1), 1)
+            known = (product > square / _MOST_RESIZED) & (product < square * _MOST_RESIZED)
+            factors = np.where(known, square / np.where(known, product, 1), 1)
             out[part] = self._scaled(stored[part], factors.astype(np.float32))
         return out
 
