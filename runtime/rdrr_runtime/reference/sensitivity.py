@@ -75,9 +75,9 @@ def sensitivity(
     # A model of its own: the gradients of a window must not reach into the cache of another.
     model = ReferenceModel(graph, {**weights, **leaves}, len(ids), differentiable=True)
     logs = torch.log_softmax(model.forward(ids, 0, all_rows=True), dim=-1)
-    drawn = sampled(logs.detach(), torch.Generator("cpu").manual_seed(seed))
+    samples = sampled(logs.detach(), torch.Generator("cpu").manual_seed(seed))
     with model.limited_threads(len(ids)):
-        logs.gather(1, drawn).sum().backward()
+        logs.gather(1, samples).sum().backward()
     for name in set(leaves) - set(gathered):  # experts that no token was routed to
         rows, columns = leaves[name].shape
         gathered[name] = Sensitivity(np.zeros(rows), np.zeros(columns))
