@@ -17,7 +17,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 HASHES ?= yes
 PINS := $(if $(filter no,$(HASHES)),constraints.txt,hashes.txt)
-INSTALL := $(PIP) install --quiet $(if $(filter no,$(HASHES)),,--require-hashes)
+# pip would compile every module, which takes most of its time; Python compiles those that are
+# imported, and keeps them.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL := $(PIP) install --quiet --no-compile $(if $(filter no,$(HASHES)),,--require-hashes)
 
 DEMO_PACKAGE := demo/small-llama-rdrr
 PROMPT ?= And it came to pass
