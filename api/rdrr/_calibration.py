@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from rdrr_manifests.package import Package
 from rdrr_runtime.reference.stack import TextStack
-from rdrr_runtime.reference.threads import default_device
+from rdrr_runtime.reference.threads import memory_of
 from torch import Tensor
 
 from rdrr._convert import calibration_text
@@ -18,8 +18,8 @@ from rdrr._measurement import spread
 WINDOW, WINDOWS = 256, 128
 """Tokens of a window, and number of windows."""
 
-CACHES = 1 << 31
-"""Bytes of the caches of texts that are sampled together."""
+CACHES, CACHES_SHARE = 1 << 31, 8
+"""Bytes of the caches of texts that are sampled together: on the CPU, and as a part of CUDA's."""
 
 SAMPLED_WEIGHTS = 1 << 31
 """A model with more weights samples no text, because its weights must be in memory for that."""
@@ -57,10 +57,10 @@ def calibration_windows(
         use.name: torch.from_numpy(np.ascontiguousarray(source.dequantize(use.name))).to(device)
         for use in graph.weights()
     }
-    with default_device(device):
-        parts = starts.split(max(1, CACHES // max(1, graph.kv_bytes(length, 4))))
-        sampled = [
-            TextStack(graph, weights, len(part), length).sample(part, length, seed)
-            for seed, part in enumerate(parts)
-        ]
-        return torch.cat(sampled)
+    caches = memory_of(device) // CACHES_SHARE if device == "cuda" else CACHES
+    parts = starts.split(max(1, caches // max(1, graph.kv_bytes(length, 4))))
+    sampled = [
+        TextStack(graph, weights, len(part), length, device=device).sample(part, length, seed)
+        for seed, part in enumerate(parts)
+    ]
+    return torch.cat(sampled)

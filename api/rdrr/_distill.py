@@ -8,8 +8,6 @@ into memory is trained end to end, a larger one stage by stage.
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,7 +16,7 @@ import torch
 from rdrr_format.errors import UsageError
 from rdrr_manifests.graph.ops import Head
 from rdrr_runtime.reference.stack import TextStack
-from rdrr_runtime.reference.threads import default_device
+from rdrr_runtime.reference.threads import memory_of
 from torch import Tensor
 
 from rdrr._calibration import calibration_windows
@@ -34,6 +32,9 @@ from rdrr._trained_codes import (
     texts_at_once,
     train,
 )
+
+WEIGHTS_SHARE = 0.75
+"""Share of the memory for what training holds of weights; the rest is for values and logits."""
 
 WINDOWS, HELD_OUT = 1024, 32
 """Windows in all, and how many of them are held out."""
@@ -51,7 +52,7 @@ def distill(draft: Draft) -> str:
     is_whole = weights * WEIGHT_BYTES <= _memory(draft.device)
     if not is_whole:
         _check_memory(draft)
-    with default_device(draft.device), _fast_products():
+    with _fast_products():
         return _Whole(draft).run() if is_whole else distill_stages(draft)
 
 
@@ -69,12 +70,8 @@ def _check_memory(draft: Draft) -> None:
 
 
 def _memory(device: str) -> int:
-    """Return the bytes of memory of a device of torch."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    if not hasattr(os, "sysconf"):  # Windows, which does not say it to Python
-        return sys.maxsize
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the bytes of memory for weights; what is free now may not decide what is written."""
+    return int(WEIGHTS_SHARE * memory_of(device))
 
 
 @contextmanager
@@ -97,7 +94,7 @@ class _Whole:
 
     def __init__(self, draft: Draft) -> None:
         graph, names = draft.package.graph, [use.name for use in draft.package.graph.weights()]
-        device = torch.get_default_device()
+        device = draft.device
         self._ids = calibration_windows(draft.source, draft.text, draft.device, WINDOWS)
         self._windows, self._held_out = (self._ids[part] for part in split(self._ids, HELD_OUT))
         self._draft = draft
@@ -111,7 +108,7 @@ class _Whole:
             for name in names
             if name not in self._trained
         }
-        self._pass_texts = texts_at_once(graph, self._ids.shape[1])
+        self._pass_texts = texts_at_once(graph, self._ids.shape[1], device)
 
     def run(self) -> str:
         """Train, and return a note for the user."""
@@ -136,11 +133,11 @@ class _Whole:
         self, windows: Tensor, values: Mapping[str, Tensor], differentiable: bool
     ) -> Tensor:
         """Return the sum of the divergences of all predictions from those of the source."""
-        graph, shape = self._draft.package.graph, windows.shape
-        logits = TextStack(graph, self._source, *shape).logits(windows)
+        graph, shape, device = self._draft.package.graph, windows.shape, windows.device
+        logits = TextStack(graph, self._source, *shape, device=device).logits(windows)
         source = torch.log_softmax(logits, -1)
         weights = {**self._values, **values}
-        stack = TextStack(graph, weights, *shape, differentiable=differentiable)
+        stack = TextStack(graph, weights, *shape, device=device, differentiable=differentiable)
         with torch.set_grad_enabled(differentiable):
             return torch.nn.functional.kl_div(
                 torch.log_softmax(stack.logits(windows), -1),

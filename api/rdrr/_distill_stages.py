@@ -129,7 +129,9 @@ class _Side:
         """
         part = ids[windows]
         weights = {**self.weights, **values}
-        stack = TextStack(self.graph, weights, *part.shape, differentiable=differentiable)
+        stack = TextStack(
+            self.graph, weights, *part.shape, device=ids.device, differentiable=differentiable
+        )
         inputs = {name: tensor[windows].flatten(0, 1) for name, tensor in self.inputs.items()}
         out: Tensor = stack.through(self.stage.ops, part, inputs)[self.stage.out]
         return out.reshape(*part.shape, -1)
@@ -151,7 +153,8 @@ class _Walk:
         self._readers = Counter(use.name for op in graph.ops for use in uses(op))
         # The rows of a table are not multiplied: the codes nearest to the source are the best.
         self._tables = {use.name for op in graph.ops if isinstance(op, Embed) for use in uses(op)}
-        self._pass_texts = min(PASS_TEXTS, texts_at_once(graph, self._ids.shape[1]))
+        at_once = texts_at_once(graph, self._ids.shape[1], draft.device)
+        self._pass_texts = min(PASS_TEXTS, at_once)
 
     def run(self) -> str:
         """Train all stages, and return a note for the user."""
@@ -160,7 +163,7 @@ class _Walk:
         source: Mapping[str, Tensor] = {}
         for stage in stages(self._graph):
             sides = [
-                _Side(self._graph, stage, _tensors(read, stage.names), values)
+                _Side(self._graph, stage, _tensors(read, stage.names, self._draft.device), values)
                 for read, values in (
                     (self._draft.values, stored),
                     (self._draft.source_values, source),
@@ -170,7 +173,8 @@ class _Walk:
                 outcomes.append(self._train(stage, *sides))
             if isinstance(stage.ops[-1], Head):
                 break
-            trained = _Side(self._graph, stage, _tensors(self._draft.values, stage.names), stored)
+            weights = _tensors(self._draft.values, stage.names, self._draft.device)
+            trained = _Side(self._graph, stage, weights, stored)
             stored, source = self._advance(trained), self._advance(sides[1])
         return self._note(outcomes)
 
@@ -192,7 +196,8 @@ class _Walk:
 
     def _advance(self, side: _Side) -> dict[str, Tensor]:
         """Return the value behind a stage for all windows, [windows, tokens, width]."""
-        parts = torch.arange(len(self._ids)).split(self._pass_texts)
+        numbers = torch.arange(len(self._ids), device=self._ids.device)
+        parts = numbers.split(self._pass_texts)
         return {side.stage.out: torch.cat([side.outputs(self._ids, part) for part in parts])}
 
     def _note(self, outcomes: Sequence[Outcome]) -> str:
@@ -225,6 +230,5 @@ def _loss(outputs: Tensor, expected: Tensor, stage: Stage) -> Tensor:
     return rows.mean(-1).sum()
 
 
-def _tensors(read: Callable[[str], F32], names: Sequence[str]) -> dict[str, Tensor]:
-    device = torch.get_default_device()
+def _tensors(read: Callable[[str], F32], names: Sequence[str], device: str) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(read(name))).to(device) for name in names}

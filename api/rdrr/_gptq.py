@@ -21,7 +21,6 @@ from rdrr_manifests.graph import WeightUse
 from rdrr_manifests.graph.ops import Experts, Head, Linear, uses
 from rdrr_runtime.reference.run import ReferencePass
 from rdrr_runtime.reference.stack import TextStack
-from rdrr_runtime.reference.threads import default_device
 from torch import Tensor
 
 from rdrr._calibration import calibration_windows
@@ -36,8 +35,7 @@ MOMENTS = 1 << 30
 
 def gptq(draft: Draft) -> str:
     """Compensate the errors of all matrices that are quantized to blocks."""
-    with default_device(draft.device):
-        return _Compensation(draft).run()
+    return _Compensation(draft).run()
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,7 @@ class _Moments:
 class _Values(Mapping[str, Tensor]):
     """Tensors that are read when they are needed, of which a few are kept."""
 
-    def __init__(self, read: Callable[[str], F32], names: Iterable[str]) -> None:
-        device = torch.get_default_device()
+    def __init__(self, read: Callable[[str], F32], names: Iterable[str], device: str) -> None:
         self._names = tuple(names)
         self._read = lru_cache(4)(
             lambda name: torch.from_numpy(np.ascontiguousarray(read(name))).to(device)
@@ -137,14 +134,17 @@ class _Compensation:
         names = [use.name for use in graph.weights()]
         self._draft = draft
         self._ids = calibration_windows(draft.source, draft.text, draft.device)
-        self._weights = _Values(draft.source_values, names)
+        self._weights = _Values(draft.source_values, names, draft.device)
         # A weight that two ops read has no single kind of input.
         self._readers = Counter(use.name for op in graph.ops for use in uses(op))
         self._last: tuple[str, _Moments | None] = ("", None)
         self._changed = self._tried = 0
         shape = self._ids.shape
-        self._source = TextStack(graph, self._weights, *shape)
-        self._stored = TextStack(graph, _Values(draft.values, names), *shape)
+        stored = _Values(draft.values, names, draft.device)
+        self._source, self._stored = (
+            TextStack(graph, weights, *shape, device=draft.device)
+            for weights in (self._weights, stored)
+        )
 
     def run(self) -> str:
         """Compensate, and return a note for the user."""

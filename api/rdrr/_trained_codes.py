@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from rdrr_converter.encode.row_threads import by_rows
 from rdrr_format.codecs import CODECS
 from rdrr_format.encoding import stored_rows
 from rdrr_format.errors import UsageError
 from rdrr_format.layouts import Layout, geometry
 from rdrr_manifests.graph import Graph
 from rdrr_manifests.graph.ops import LatentAttention, Stateful
+from rdrr_runtime.reference.threads import memory_of
 from torch import Tensor
 
-from rdrr._refining import Bytes, Draft
+from rdrr._refining import F32, Bytes, Draft
 
 STEPS, CHECKS = 300, 6
 """Steps of a training, and how often it is checked on windows that are held out."""
@@ -35,13 +37,23 @@ PATIENCE = 3
 GROUP = 16
 """Weights that have the same scale in all types."""
 
+NEAR = 0.499
+"""How far a code may begin from the integer to which it is rounded."""
+
 WEIGHT_BYTES = 32
-"""Memory of a weight: in the source, its code and value, their gradients, and two moments."""
+"""Memory of a weight: in the source, its code and value, gradient and two moments, and a copy."""
 
 WINDOWS_OF_STEP = {"cpu": 8, "cuda": 32}
 
 LOGITS = 1 << 27
-"""Logits of the windows that are computed at once."""
+"""Logits of the windows that are computed at once on the CPU."""
+
+LOGIT_MEMORY = 320
+"""On CUDA a logit for each so many bytes of its memory: 8 copies of it take a tenth."""
+
+MOMENTUM, VARIANCE, TINY = 0.9, 0.99, 1e-15
+"""Of Adam: how much of the averages stays, and what is added to a root. Gradients of single codes
+are far below the usual 1e-8."""
 
 Trained = Mapping[str, "Codes"]
 """The codes to train, by the name of their tensor."""
@@ -101,6 +113,7 @@ class Codes:
     Attributes:
         reals: The codes, float32 [stored rows, groups, GROUP].
         rate: Largest step of a code.
+        best: The best codes so far, uint8 in the shape of `reals`.
     """
 
     def __init__(self, draft: Draft, name: str, stored: Bytes) -> None:
@@ -113,24 +126,26 @@ class Codes:
         self._geometry = geometry(dtype, self._shape, self._layout)
         self._codec, columns = CODECS[dtype.name], self._geometry.row_elements
         self._stored = stored.reshape(self._geometry.rows, -1)
-        lowest, step = self._codec.grid(self._stored, columns)
-        source = stored_rows(draft.source_values(name), self._layout)
-        values = self._codec.dequantize(self._stored, columns)
-        safe = np.where(step == 0, np.float32(1), step)
-        self._highest = self._codec.levels - 1
-        codes, reals = (
-            np.clip((side - lowest) / safe, 0, self._highest) for side in (values, source)
-        )
-        # Whatever chose the codes, the training begins with them.
-        codes = np.rint(codes)
-        reals = np.where(step == 0, codes, np.clip(reals, codes - 0.499, codes + 0.499))
-        self.reals = self._grouped(torch.from_numpy(reals).to(torch.get_default_device()))
+
+        def decoded(stored: Bytes) -> tuple[F32, F32, F32]:
+            lowest, step = self._codec.grid(stored, columns)
+            values = self._codec.dequantize(stored, columns)
+            return values, lowest[:, ::GROUP].copy(), step[:, ::GROUP].copy()
+
+        values, lowest, step = by_rows(decoded, self._stored)
+        source = np.ascontiguousarray(stored_rows(draft.source_values(name), self._layout))
         self._lowest, self._step = (
-            torch.from_numpy(grid[:, ::GROUP].copy()).unsqueeze(-1).to(self.reals)
-            for grid in (lowest, step)
+            torch.from_numpy(grid).to(draft.device).unsqueeze(-1) for grid in (lowest, step)
         )
+        self._highest = self._codec.levels - 1
+        # Whatever chose the codes, the training begins with them.
+        codes = self._on_grid(values).round_()
+        reals = self._on_grid(source).clamp_(codes - NEAR, codes + NEAR)
+        self.reals = torch.where(self._step == 0, codes, reals)
         self.rate = RATE * self._highest / 15
         self.best = self.codes()
+        self._mean, self._variance = (torch.zeros_like(self.reals) for _ in range(2))
+        self._steps = 0
 
     def codes(self) -> Tensor:
         """Return the codes, uint8 in the shape of `reals`."""
@@ -140,19 +155,39 @@ class Codes:
         """Return the weights of the rounded codes in their logical shape."""
         return self._logical(self._rows(self.reals.round()))
 
-    def descend(self, gradient: Tensor) -> None:
-        """Take the gradient of the values as that of the codes, and keep these in their range."""
-        rows = gradient.T if self._layout is Layout.COLUMN else gradient
-        self.reals.grad = self._grouped(rows.reshape(self._geometry.rows, -1)) * self._step
+    def descend(self, gradient: Tensor, factor: float) -> None:
+        """Move the codes against a gradient by a step of Adam, within the range of the type.
 
-    def limit(self) -> None:
-        """Keep the codes in the range of the type."""
-        self.reals.clamp_(0, self._highest)
+        (`torch.optim` imports a compiler, in 8 seconds, and holds the gradients of all tensors.)
+
+        Args:
+            gradient: That of the values, which passes the rounding unchanged.
+            factor: Factor on `rate`.
+        """
+        rows = gradient.T if self._layout is Layout.COLUMN else gradient
+        gradient = self._grouped(rows.reshape(self._geometry.rows, -1)) * self._step
+        self._steps += 1
+        self._mean.lerp_(gradient, 1 - MOMENTUM)
+        self._variance.mul_(VARIANCE).addcmul_(gradient, gradient, value=1 - VARIANCE)
+        root = (self._variance.sqrt() / (1 - VARIANCE**self._steps) ** 0.5).add_(TINY)
+        step = factor * self.rate / (1 - MOMENTUM**self._steps)
+        self.reals.addcdiv_(self._mean, root, value=-step).clamp_(0, self._highest)
 
     def stored(self) -> Bytes:
         """Return the blocks with the best codes."""
         rows = self._rows(self.best.float()).cpu().numpy()
-        return self._codec.requantize(self._stored, np.ascontiguousarray(rows))
+        (stored,) = by_rows(
+            lambda *parts: (self._codec.requantize(*parts),),
+            self._stored,
+            np.ascontiguousarray(rows),
+        )
+        return stored
+
+    def _on_grid(self, rows: F32) -> Tensor:
+        """Return values [stored rows, elements] as codes in the shape of `reals`."""
+        side = self._grouped(torch.from_numpy(rows).to(self._step.device))
+        safe = torch.where(self._step == 0, 1, self._step)
+        return ((side - self._lowest) / safe).clamp_(0, self._highest)
 
     def _rows(self, codes: Tensor) -> Tensor:
         values = torch.addcmul(self._lowest, self._step, codes).flatten(1)
@@ -172,20 +207,13 @@ class _Training:
 
     def __init__(self, task: Task, device: str) -> None:
         self._task, self._device = task, device
-        self._optimizer = torch.optim.Adam(
-            [{"params": [codes.reals], "lr": codes.rate} for codes in task.trained.values()],
-            betas=(0.9, 0.99),
-            eps=1e-15,  # gradients of single codes are far below the usual 1e-8
-        )
 
     def run(self) -> Outcome:
-        schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, _rate)
         first = best = self._check()
         batches, done, misses = self._batches(), 0, 0
         while done < STEPS and misses < PATIENCE:
             for _ in range(min(math.ceil(STEPS / CHECKS), STEPS - done)):
-                self._step(next(batches))
-                schedule.step()
+                self._step(next(batches), _rate(done))
                 done += 1
             loss, misses = self._check(), misses + 1
             if loss < best:
@@ -200,12 +228,12 @@ class _Training:
         windows = self._task.windows
         size = min(WINDOWS_OF_STEP[self._device], len(windows))
         while True:
-            order = torch.randperm(len(windows), generator=generator, device="cpu")
+            order = torch.randperm(len(windows), generator=generator)
             for part in order.split(size):
                 if len(part) == size:
                     yield windows[part.to(windows.device)]
 
-    def _step(self, windows: Tensor) -> None:
+    def _step(self, windows: Tensor, factor: float) -> None:
         trained = self._task.trained
         leaves = {name: codes.values().requires_grad_() for name, codes in trained.items()}
         for part in windows.split(self._task.pass_texts):
@@ -215,11 +243,7 @@ class _Training:
             gradient = leaves.pop(name).grad
             # No token of the windows was routed to an expert that has none.
             if gradient is not None:
-                codes.descend(gradient)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        for codes in trained.values():
-            codes.limit()
+                codes.descend(gradient, factor)
 
     def _check(self) -> float:
         """Return the mean loss on the windows that are held out."""
@@ -280,9 +304,9 @@ def split(ids: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
             expected=f"at least {2 * ids.shape[1]} tokens",
             found=ids.numel(),
         )
-    is_held_out = torch.zeros(len(ids), dtype=torch.bool)
+    is_held_out = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     is_held_out[:: len(ids) // min(held_out, len(ids) // 2)] = True
-    numbers = torch.arange(len(ids))
+    numbers = torch.arange(len(ids), device=ids.device)
     return numbers[~is_held_out], numbers[is_held_out]
 
 
@@ -291,11 +315,12 @@ def _rate(step: int) -> float:
     return min(1.0, (step + 1) / WARMUP) * (1 + math.cos(math.pi * step / STEPS)) / 2
 
 
-def texts_at_once(graph: Graph, length: int) -> int:
+def texts_at_once(graph: Graph, length: int, device: str) -> int:
     """Return how many windows of `length` tokens a training computes at once."""
     if any(isinstance(op, LatentAttention | Stateful) for op in graph.ops):
         return 1
-    return max(1, LOGITS // (length * graph.vocab_size))
+    logits = memory_of(device) // LOGIT_MEMORY if device == "cuda" else LOGITS
+    return max(1, logits // (length * graph.vocab_size))
 
 
 def is_trained(draft: Draft, name: str) -> bool:

@@ -17,13 +17,13 @@ from rdrr_format.codecs import CODECS, Bytes, Codec, Floats
 from rdrr_format.dtypes import DType
 from rdrr_format.layouts import Layout
 
+from rdrr_converter.encode.row_threads import by_rows
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 DAMPING = 0.05
 """Added to the diagonal of H, as a fraction of its mean: the text says only so much of H."""
-
-_TINY = 1e-30
 
 COLUMNS = {Layout.ROW: 256, Layout.COLUMN: 64}
 """Inputs whose scales are chosen at once."""
@@ -87,39 +87,31 @@ def _encode(
 ) -> tuple[Bytes, Tensor]:
     """Encode some columns, and return their blocks and errors, in units of the factor [N, columns].
 
-    `part` is changed.
+    The CPU does this, wherever `part` is: its threads search for the scales, and the columns of an
+    output that depend on each other fit into a cache.
     """
     import torch
 
-    def to_rows(values: Tensor) -> Floats:
-        ordered = values.T if layout is Layout.COLUMN else values
-        return np.ascontiguousarray(ordered.cpu().numpy())
+    from rdrr_converter.encode._round_in_turn import round_in_turn
 
-    def from_rows(rows: Floats) -> Tensor:
-        ordered = np.ascontiguousarray(rows.T if layout is Layout.COLUMN else rows)
-        return torch.from_numpy(ordered).to(part.device)
+    def in_storage_order(values: Floats) -> Floats:
+        return np.ascontiguousarray(values.T if layout is Layout.COLUMN else values)
 
-    rows = to_rows(part)
-    blocks = codec.quantize(rows, None, quality)
-    lowest, step = map(from_rows, codec.grid(blocks, rows.shape[1]))
-    values, errors = _round_in_turn(part, factor, lowest, step, codec.levels)
-    return codec.requantize(blocks, to_rows(values)), errors
+    def search(rows: Floats) -> tuple[Bytes, Floats, Floats]:
+        blocks = codec.quantize(rows, None, quality)
+        return blocks, *codec.grid(blocks, rows.shape[1])
 
+    triangle, highest = factor.cpu().contiguous().numpy(), np.float32(codec.levels - 1)
 
-def _round_in_turn(
-    part: Tensor, factor: Tensor, lowest: Tensor, step: Tensor, levels: int
-) -> tuple[Tensor, Tensor]:
-    """Round columns one by one to their grids, moving the later ones; return values and errors."""
-    import torch
+    def rounded(weights: Floats, lowest: Floats, step: Floats) -> tuple[Floats, Floats]:
+        values, errors = weights.copy(), np.empty_like(weights)
+        round_in_turn(values, triangle, lowest, step, highest, errors)
+        return values, errors
 
-    # Columns as rows: each is then contiguous in memory.
-    left, lowest, step = (values.T.contiguous() for values in (part, lowest, step))
-    # The value of a group without a step is the same whatever its codes are.
-    inverse = torch.where(step.abs() < _TINY, 0, 1 / step)
-    values, errors = torch.empty_like(left), torch.empty_like(left)
-    for at in range(len(left)):
-        codes = ((left[at] - lowest[at]) * inverse[at]).round_().clamp_(0, levels - 1)
-        values[at] = lowest[at] + codes * step[at]
-        errors[at] = (left[at] - values[at]) / factor[at, at]
-        left[at + 1 :].addr_(factor[at, at + 1 :], errors[at], alpha=-1)
-    return values.T, errors.T
+    weights = part.cpu().contiguous().numpy()
+    blocks, lowest, step = by_rows(search, in_storage_order(weights))
+    # The transposition of storage order is its own inverse.
+    grids = in_storage_order(lowest), in_storage_order(step)
+    values, errors = by_rows(rounded, weights, *grids)
+    (stored,) = by_rows(lambda *rows: (codec.requantize(*rows),), blocks, in_storage_order(values))
+    return stored, torch.from_numpy(errors).to(part.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from rdrr_manifests.graph.attention_ops import alibi_exponents, distance_buckets
 from torch import Tensor
@@ -88,12 +90,13 @@ def attention(
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.device)
     if causal or window or chunk:
-        visible = _visible(rows, k.shape[-2], base, window, chunk, causal=causal)
+        spans = (range(base, base + rows), k.shape[-2])
+        visible = _visible(*spans, window, chunk, causal=causal, device=q.device)
         if ends is not None:
             slots = torch.arange(k.shape[-2])
-            visible |= (slots >= base + torch.arange(rows).unsqueeze(1)) & (slots < ends[:, None])
+            visible = visible | (slots >= torch.tensor(spans[0])[:, None]) & (slots < ends[:, None])
         scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         column = sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)
@@ -102,12 +105,13 @@ def attention(
     return torch.einsum("...hrj,...hjd->...rhd", weights, values)
 
 
+@lru_cache(maxsize=4)  # the layers of a pass differ in their windows only
 def _visible(
-    rows: int, slots_count: int, base: int, window: int, chunk: int, *, causal: bool
+    rows: range, count: int, window: int, chunk: int, *, causal: bool, device: torch.device
 ) -> Tensor:
-    """Return whether each row attends to each slot, [rows, slots]; see `attention`."""
-    slots = torch.arange(slots_count)
-    row_slots = base + torch.arange(rows).unsqueeze(1)
+    """Return whether the slots of some rows attend to each of `count` slots, [rows, slots]."""
+    slots = torch.arange(count, device=device)
+    row_slots = torch.arange(rows.start, rows.stop, device=device).unsqueeze(1)
     visible = (slots <= row_slots) | (not causal)
     if window:
         visible = visible & ((slots - row_slots).abs() < window)
@@ -128,7 +132,7 @@ def distance_bias(weight: Tensor, distance: int, rows: range, slots: int | None 
     buckets = torch.tensor(distance_buckets(len(weight), distance))
     later = torch.arange(slots or len(rows)) - torch.tensor(rows).unsqueeze(1)
     of_pair = buckets[later.abs().clamp(max=distance)] + len(weight) // 2 * (later > 0)
-    return weight[of_pair].permute(2, 0, 1)
+    return weight[of_pair.to(weight.device)].permute(2, 0, 1)
 
 
 def alibi_bias(heads: int, largest: float, rows: range, slots: int | None = None) -> Tensor:

@@ -21,7 +21,6 @@ from rdrr_runtime.reference.draft_head import PREFILL_ROWS, CpuDraftHead, most_p
 from rdrr_runtime.reference.forward import ReferenceModel
 from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.reference.sensitivity import WindowSensitivity, sensitivity
-from rdrr_runtime.reference.threads import default_device
 from rdrr_runtime.sampling.masks import entropies
 
 F32 = npt.NDArray[np.float32]
@@ -58,8 +57,8 @@ class CpuBackend:
         package: The package to load.
         context: Slots of the key-value cache, in tokens.
         observe: Called with each weight of a linear layer or expert and the rows it multiplies.
-        device: Device of torch that computes `logits` and `sensitivity`; the other methods are for
-            the CPU.
+        device: Device of torch that computes `logits`, `hidden`, `means` and `sensitivity`; the
+            other methods are for the CPU.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class CpuBackend:
         device: str = "cpu",
     ) -> None:
         graph = package.graph
-        self._device = device
 
         def tensor(name: str) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(package.dequantize(name))).to(device)
@@ -81,8 +79,7 @@ class CpuBackend:
         self._is_causal = graph.is_causal
         self._batch: CpuBatch | None = None
         self.images = seen_images(package)
-        with default_device(device):
-            self._allocate(context, observe)
+        self._allocate(context, observe)
 
     def _allocate(self, context: int, observe: Observer | None = None) -> None:
         """Allocate what belongs to a sequence."""
@@ -118,8 +115,7 @@ class CpuBackend:
         parts, at = [], base
         for part in self._divided(ids):
             images = self._images_of(part, at)
-            with default_device(self._device):
-                logits = self._model.forward(part, at, all_rows=all_rows, images=images)
+            logits = self._model.forward(part, at, all_rows=all_rows, images=images)
             parts.append(logits.cpu().numpy())
             at += len(part)
         self._position.advance(len(ids))
@@ -133,16 +129,14 @@ class CpuBackend:
             for packed in packs(texts, PACKED_ROWS):
                 segments = Segments.of(packed)
                 ids = [token for text in packed for token in text.ids]
-                yield from segments.split(self._model.hidden_of_texts(ids, segments).numpy())
+                yield from segments.split(self._model.hidden_of_texts(ids, segments).cpu().numpy())
             return
         for text in texts:
             self._position.begin(0)
             starts = range(0, len(text), PREFILL_ROWS)
-            parts = [
-                self._model.hidden(text.ids[at : at + PREFILL_ROWS], at).numpy() for at in starts
-            ]
+            parts = [self._model.hidden(text.ids[at : at + PREFILL_ROWS], at) for at in starts]
             self._position.advance(len(text))
-            yield np.concatenate(parts)
+            yield torch.cat(parts).cpu().numpy()
 
     def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
         """Yield the mean of a part of the hidden states of each text, see `Backend.means`."""
@@ -158,8 +152,7 @@ class CpuBackend:
 
     def sensitivity(self, window: Sequence[int], seed: int) -> WindowSensitivity:
         """Measure how much errors of the weights matter over a window of tokens."""
-        with default_device(self._device):
-            return sensitivity(self._graph, self._weights, window, seed)
+        return sensitivity(self._graph, self._weights, window, seed)
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run `ids` only to store their keys and values."""

@@ -22,10 +22,13 @@ from rdrr_runtime.reference.run import KeptHidden, Observer, ReferenceMemory, Re
 from rdrr_runtime.reference.threads import limited_threads
 
 
-def empty_cache(shape: CacheShape, context: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def empty_cache(
+    shape: CacheShape, context: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
     """Return the two parts of a layer's cache, zeroed, each [kv_heads, context, width]."""
     first, second = (
-        torch.zeros(shape.kv_heads, context, width, dtype=dtype) for width in shape.widths
+        torch.zeros(shape.kv_heads, context, width, dtype=dtype, device=device)
+        for width in shape.widths
     )
     return first, second
 
@@ -61,11 +64,15 @@ class ReferenceModel:
         sizes = [weight.numel() for weight in weights.values() if weight.dim() > 1]
         self._typical_weight = sum(sizes) // max(1, len(sizes))
         self._context = context
-        # With a default device of torch, the tables are there too.
-        ropes = [torch.as_tensor(rope_table(spec, context)) for spec in graph.ropes]
-        dtype = next(iter(weights.values())).dtype
-        cache = {layer: empty_cache(spec, context, dtype) for layer, spec in graph.caches.items()}
-        states = [torch.zeros(shape, dtype=dtype) for shape in graph.states]
+        like = next(iter(weights.values()))
+        self._device = like.device
+        tables = (rope_table(spec, context) for spec in graph.ropes)
+        ropes = [torch.as_tensor(table).to(like.device) for table in tables]
+        cache = {
+            layer: empty_cache(spec, context, like.dtype, like.device)
+            for layer, spec in graph.caches.items()
+        }
+        states = [like.new_zeros(shape) for shape in graph.states]
         self._memory = ReferenceMemory(weights, ropes, cache, observe, states, hidden)
 
     @property
@@ -104,9 +111,9 @@ class ReferenceModel:
         rows = range(base, base + len(ids)) if positions is None else positions
         run = ReferencePass(
             self._memory if images is None else self._placed(images),
-            torch.tensor(ids),
+            torch.tensor(ids, device=self._device),
             base,
-            torch.tensor(rows) if images is None else torch.arange(len(ids)),
+            torch.tensor(rows if images is None else range(len(ids)), device=self._device),
             all_rows,
             uncertain=uncertain,
             images=images,
@@ -118,14 +125,16 @@ class ReferenceModel:
 
     def hidden(self, ids: Sequence[int], base: int) -> Tensor:
         """Run a pass without the head and return the hidden states, [len(ids), width]."""
-        positions = torch.arange(base, base + len(ids))
-        run = ReferencePass(self._memory, torch.tensor(ids), base, positions)
+        positions = torch.arange(base, base + len(ids), device=self._device)
+        rows = torch.tensor(ids, device=self._device)
+        run = ReferencePass(self._memory, rows, base, positions)
         return self._compute(run, self._graph.ops[:-1])
 
     def hidden_of_texts(self, ids: Sequence[int], segments: Segments) -> Tensor:
         """Run packed texts without the head and return the hidden states, [len(ids), width]."""
-        positions = torch.from_numpy(segments.positions())
-        run = ReferencePass(self._memory, torch.tensor(ids), 0, positions, segments=segments)
+        positions = torch.from_numpy(segments.positions()).to(self._device)
+        rows = torch.tensor(ids, device=self._device)
+        run = ReferencePass(self._memory, rows, 0, positions, segments=segments)
         return self._compute(run, self._graph.ops[:-1])
 
     def limited_threads(self, rows: int) -> AbstractContextManager[None]:

@@ -128,7 +128,7 @@ def compute(run: ReferencePass, op: ops.Op) -> Tensor:
 def _norm(run: ReferencePass, op: ops.Norm) -> Tensor:
     """Normalise each group of a value's rows."""
     x = run.values[op.x].unflatten(-1, (op.groups, op.width))
-    gain = torch.ones(op.width, dtype=x.dtype) if op.weight is None else run.weight(op.weight)
+    gain = x.new_ones(op.width) if op.weight is None else run.weight(op.weight)
     gain = gain.reshape(-1, op.width)
     offset = 1.0 if op.unit_offset and op.weight is not None else 0.0
     y = (layer_norm if op.centred else rms_norm)(x, gain, op.eps, offset)
@@ -139,8 +139,9 @@ def _places(run: ReferencePass, op: ops.PositionEmbed) -> Tensor:
     """Return the type of the token of each row, or its position."""
     if not op.by_type:
         return run.positions
-    types = None if run.segments is None else torch.from_numpy(run.segments.types)
-    return torch.zeros_like(run.ids) if types is None else types
+    if run.segments is None:
+        return torch.zeros_like(run.ids)
+    return torch.from_numpy(run.segments.types).to(run.ids.device)
 
 
 def _attend_within_texts(run: ReferencePass, op: ops.Attention, segments: Segments) -> Tensor:

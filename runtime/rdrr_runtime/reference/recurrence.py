@@ -96,7 +96,8 @@ def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tenso
     bias = run.optional(op.bias)
     if op.factors is not None:
         factors = torch.tensor(op.factors.factors, dtype=weight.dtype)
-        weight = weight * factors.repeat_interleave(torch.tensor(op.factors.counts)).unsqueeze(1)
+        of_channels = factors.repeat_interleave(torch.tensor(op.factors.counts))
+        weight = weight * of_channels.to(weight.device).unsqueeze(1)
     y = short_convolution(x, weight, bias, state, run.base)
     keep_inputs(state, x[: run.kept], run.base)
     return y, gate

@@ -92,7 +92,7 @@ class ReferencePass:
     @property
     def slots(self) -> Tensor:
         """The slot of each row."""
-        return torch.arange(self.base, self.base + len(self.ids))
+        return torch.arange(self.base, self.base + len(self.ids), device=self.ids.device)
 
     @property
     def kept(self) -> int:

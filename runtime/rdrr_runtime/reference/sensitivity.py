@@ -81,7 +81,8 @@ def sensitivity(
     for name in set(leaves) - set(gathered):  # experts that no token was routed to
         rows, columns = leaves[name].shape
         gathered[name] = Sensitivity(np.zeros(rows), np.zeros(columns))
-    loss = -logs.detach().gather(1, torch.tensor(window[1:])[:, None]).sum()
+    targets = torch.tensor(window[1:], device=logs.device)
+    loss = -logs.detach().gather(1, targets[:, None]).sum()
     return WindowSensitivity(float(loss), gathered)
 
 

@@ -16,7 +16,6 @@ from rdrr_manifests.graph.ops import Attention, LatentAttention, Op, Stateful, v
 from torch import Tensor
 
 from rdrr_runtime.phases.attention.rope_tables import rope_table
-from rdrr_runtime.reference.forward import empty_cache
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.rows import sampled
 from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
@@ -48,6 +47,7 @@ class TextStack:
         weights: Tensors by name, float32, in their logical shapes; each is read when it is needed.
         texts: Number of texts.
         context: Slots of a text.
+        device: Device of torch, where the weights are.
         differentiable: Whether gradients of the logits can be computed.
     """
 
@@ -58,20 +58,23 @@ class TextStack:
         texts: int,
         context: int,
         *,
+        device: torch.device | str = "cpu",
         differentiable: bool = False,
     ) -> None:
         def cache(layer: int) -> tuple[Tensor, Tensor]:
-            empty = empty_cache(graph.caches[layer], context, torch.float32)
-            first, second = (part.repeat(texts, 1, 1, 1) for part in empty)
+            shape = graph.caches[layer]
+            first, second = (
+                torch.zeros(texts, shape.kv_heads, context, width, device=device)
+                for width in shape.widths
+            )
             return first, second
 
         def state(number: int) -> Tensor:
-            return torch.zeros(texts, *graph.states[number])
+            return torch.zeros(texts, *graph.states[number], device=device)
 
         self._graph, self._texts = graph, texts
         self._differentiable = differentiable
-        # With a default device of torch, the tables are there too.
-        ropes = [torch.as_tensor(rope_table(spec, context)) for spec in graph.ropes]
+        ropes = [torch.as_tensor(rope_table(spec, context)).to(device) for spec in graph.ropes]
         self._memory = ReferenceMemory(weights, ropes, {})
         self._caches = _OnDemand(cache)
         self._states = _OnDemand(state)
@@ -157,7 +160,7 @@ class TextStack:
 
     def _begin(self, ids: Tensor, base: int) -> ReferencePass:
         texts, rows = ids.shape
-        positions = torch.arange(base, base + rows).repeat(texts)
+        positions = torch.arange(base, base + rows, device=ids.device).repeat(texts)
         return ReferencePass(self._memory, ids.flatten(), base, positions, all_rows=True)
 
     def _compute(self, run: ReferencePass, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""Where torch computes a pass: its device, and as many threads as its matrix products can use.
+"""What torch computes with: a device's memory, and as many threads as a product can use.
 
 Torch splits each product over all of its threads and waits for the slowest. Where other programs
 use the same cores, that wait takes far longer than the product of a small matrix: a model with 256
@@ -7,8 +7,10 @@ dimensions generated 20 times as many tokens per second with one thread as with 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 
@@ -19,10 +21,13 @@ They take one core about half a millisecond, or the time of reading 32 MiB of we
 """
 
 
-def default_device(name: str) -> AbstractContextManager[object]:
-    """Let new tensors be on a device of torch within a `with` block."""
-    # As a context, a device costs time at every call of torch.
-    return nullcontext() if name == "cpu" else torch.device(name)
+def memory_of(device: str) -> int:
+    """Return the bytes of memory that a device of torch has in all, whoever uses them."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    if not hasattr(os, "sysconf"):  # Windows, which does not say it to Python
+        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def threads_for(macs: int, available: int) -> int:
