@@ -48,7 +48,7 @@ def convert(
     With `size` or `bits_per_weight`, and without an `imatrix`, the sensitivity of the weights is
     measured first, with torch on the CPU or, with `device` cuda, there, which takes 4 bytes of
     memory a weight and more. With `measure`, the package is compared with its source at the end,
-    with torch on the CPU.
+    on the same device.
 
     Args:
         source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
@@ -61,7 +61,7 @@ def convert(
 
     Raises:
         UsageError: An option is invalid, or torch is not installed where it is needed.
-        DeviceError: The device does not exist, or it fails.
+        DeviceError: The device does not exist, it fails, or it has too little memory.
         SourceError: The checkpoint cannot be read.
         ConversionError: The checkpoint cannot be converted with these options.
         StoreError: The destination exists, cannot be written, or, with `resume`, holds an
@@ -71,6 +71,7 @@ def convert(
     kept, and the same call continues with them; a note of the exception says where they are.
     """
     from rdrr_converter.convert import convert as convert_checkpoint
+    from rdrr_converter.devices.torch_device import memory_errors
 
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     if not (_needs_sensitivity(chosen) or chosen.methods or chosen.measure is not None):
@@ -78,7 +79,12 @@ def convert(
     _check(source, destination, chosen)
     text = calibration_text() if chosen.text is None else read_text(chosen.text)
     held_out = None if chosen.measure is None else _held_out(chosen.measure, text)
-    with TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
+    what = f"a conversion with `device` {_torch_device(chosen)}"
+    hint = "`device` cpu, or another GPU; `quality` gptq has the weights of one op in memory"
+    with (
+        TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name,
+        memory_errors(what, hint),
+    ):
         return _Work(source, chosen, text, Path(name), progress).convert(destination, held_out)
 
 
@@ -110,14 +116,18 @@ class _Work:
         from rdrr_converter.convert import convert as convert_checkpoint
 
         from rdrr._measurement import judge_of, write_measurement
+        from rdrr._refining import check_methods
 
+        self._check_plan()
         carried = {key: getattr(self.options, key) for key in _CARRIED}
         plain = ConvertOptions(
             quantize="f32", without_draft_head=True, without_vision=True, **carried
         )
         convert_checkpoint(self.source, self._plain, options=plain)
         # A model that predicts no text is refused before minutes of measuring and encoding.
-        judge = None if held_out is None else judge_of(self._plain, held_out)
+        device = _torch_device(self.options)
+        judge = None if held_out is None else judge_of(self._plain, held_out, device)
+        check_methods(self._plain, self.options.methods)
         settled = replace(self.options, measure=None)
         if _needs_sensitivity(settled):
             text = settled.text if settled.methods else None
@@ -132,6 +142,16 @@ class _Work:
         measured = judge.measure(result.destination, None if usual is None else usual.destination)
         write_measurement(result.destination, measured)
         return replace(result, measured=measured)
+
+    def _check_plan(self) -> None:
+        """Refuse what the model cannot be stored as before minutes of measuring."""
+        from rdrr_converter.convert import convert as convert_checkpoint
+
+        chosen_later = dict.fromkeys(("size", "bits_per_weight", "text", "measure"))
+        options = replace(
+            self.options, quality=self.options.search, device="cpu", dry_run=True, **chosen_later
+        )
+        convert_checkpoint(self.source, self.folder / "planned", options=options)
 
     @property
     def _plain(self) -> Path:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from rdrr_format.errors import UsageError
+from rdrr_manifests.graph import Graph
 from rdrr_manifests.graph.ops import Head
 from rdrr_runtime.reference.stack import TextStack
 from rdrr_runtime.reference.threads import memory_of
@@ -40,14 +41,23 @@ WINDOWS, HELD_OUT = 1024, 32
 """Windows in all, and how many of them are held out."""
 
 
-def distill(draft: Draft) -> str:
-    """Train the codes of all matrices that are quantized to blocks."""
-    graph = draft.package.graph
+def check_predicts(graph: Graph) -> None:
+    """Check that a model predicts tokens.
+
+    Raises:
+        UsageError: It does not.
+    """
     if not (graph.is_causal and isinstance(graph.ops[-1], Head)):
         raise UsageError(
             "`quality` distill compares predictions of tokens, and this model makes none",
             expected="a causal model with a head",
+            hint="`quality` best, gptq or both",
         )
+
+
+def distill(draft: Draft) -> str:
+    """Train the codes of all matrices that are quantized to blocks."""
+    graph = draft.package.graph
     weights = sum(math.prod(use.shape) for use in graph.weights())
     is_whole = weights * WEIGHT_BYTES <= _memory(draft.device)
     if not is_whole:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +20,9 @@ from rdrr_manifests.models.conversion_report import (
 )
 from rdrr_manifests.package import open_package
 
-from rdrr._load import load
+from rdrr._loaded_package import has_head
 from rdrr._model import Model
+from rdrr._reference import opened_reference
 from rdrr._report_view import read_report
 from rdrr._sample_texts import SENTENCES
 from rdrr.evaluate import (
@@ -54,16 +55,30 @@ def bundled_text() -> str:
     return "\n".join(SENTENCES)
 
 
-def judge_of(plain: Path, text: str) -> Judge:
+def judge_of(plain: Path, text: str, device: str) -> Judge:
     """Return what compares packages with a source.
 
     Args:
         plain: Package of the source in F32.
         text: The text; each line is a text of its own for a model that makes embeddings.
+        device: Device of torch that runs the models.
+
+    Raises:
+        UsageError: The model makes neither predictions of tokens nor embeddings of texts.
     """
-    output = open_package(plain).manifest.inference.output
-    is_embedding = output.embedding_postprocessor is not None and output.classifier is None
-    return EmbeddingJudge(plain, text) if is_embedding else PredictionJudge(plain, text)
+    package = open_package(plain)
+    output = package.manifest.inference.output
+    pooling = output.embedding_postprocessor
+    if pooling is not None and output.classifier is None and pooling.pooling_mode != "none":
+        return EmbeddingJudge(plain, text, device)
+    if not has_head(package):
+        raise UsageError(
+            "`measure` compares predictions of next tokens or embeddings of texts, and this model "
+            "makes neither",
+            found="results for each token" if output.classifier is None else "labels",
+            hint="convert without `measure`, and compare its results on texts of yours",
+        )
+    return PredictionJudge(plain, text, device)
 
 
 def spread(ids: Sequence[int], tokens: int, window: int) -> list[int]:
@@ -110,15 +125,16 @@ class PredictionJudge:
     Args:
         plain: Package of the source in F32.
         text: The text.
+        device: Device of torch that runs the models.
 
     Raises:
         UsageError: The text has less than two tokens, or the model predicts none.
     """
 
-    def __init__(self, plain: Path, text: str) -> None:
-        self._plain = plain
+    def __init__(self, plain: Path, text: str, device: str) -> None:
+        self._plain, self._device = plain, device
         self._window = min(WINDOW, open_package(plain).manifest.architecture.max_seq_len)
-        with closing(self._load(plain)) as base:
+        with self._load(plain) as (base, _):
             self._ids = spread(token_ids(base, text, None), TOKENS, self._window)
             size = min(self._window, len(self._ids))
             parts = [self._ids[at : at + size] for at in range(0, len(self._ids), size)]
@@ -129,7 +145,7 @@ class PredictionJudge:
             self._ids = [token for ids in conversations for token in ids]
 
     def measure(self, package: str | Path, usual: str | Path | None) -> ReportedMeasurement:
-        """Return the divergences from the source, on the exact path of the CPU."""
+        """Return the divergences from the source, on the exact path."""
         compared = self._compare(package)
         return ReportedMeasurement(
             tokens=compared.model.tokens,
@@ -140,11 +156,11 @@ class PredictionJudge:
         )
 
     def _compare(self, package: str | Path) -> Comparison:
-        with closing(self._load(package)) as model, closing(self._load(self._plain)) as base:
+        with self._load(package) as (model, _), self._load(self._plain) as (base, _):
             return compare(model, base, self._ids, window=self._window)
 
-    def _load(self, package: str | Path) -> Model:
-        return load(package, backend="cpu", context=self._window)
+    def _load(self, package: str | Path) -> AbstractContextManager[tuple[Model, object]]:
+        return opened_reference(open_package(package), self._window, self._device)
 
 
 class EmbeddingJudge:
@@ -153,13 +169,14 @@ class EmbeddingJudge:
     Args:
         plain: Package of the source in F32.
         text: The texts, each on a line.
+        device: Device of torch that runs the models.
 
     Raises:
         UsageError: There are none.
     """
 
-    def __init__(self, plain: Path, text: str) -> None:
-        self._plain = plain
+    def __init__(self, plain: Path, text: str, device: str) -> None:
+        self._plain, self._device = plain, device
         self._texts = [line for line in text.splitlines() if line.strip()]
         if not self._texts:
             raise UsageError(
@@ -167,7 +184,7 @@ class EmbeddingJudge:
             )
 
     def measure(self, package: str | Path, usual: str | Path | None) -> ReportedEmbeddings:
-        """Return how alike embeddings are to those of the source, on the CPU."""
+        """Return how alike embeddings are to those of the source."""
         return ReportedEmbeddings(
             texts=len(self._texts),
             package=_similarity(self._compare(package)),
@@ -176,8 +193,8 @@ class EmbeddingJudge:
 
     def _compare(self, package: str | Path) -> EmbeddingSimilarity:
         with (
-            closing(load(package, backend="cpu")) as model,
-            closing(load(self._plain, backend="cpu")) as base,
+            opened_reference(open_package(package), None, self._device) as (model, _),
+            opened_reference(open_package(self._plain), None, self._device) as (base, _),
         ):
             return compare_embeddings(model, base, self._texts)
 

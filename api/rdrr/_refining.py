@@ -3,7 +3,7 @@
 A method gets a draft: the package as it would be written without it, beside its source. It replaces
 the stored bytes of some tensors; types, layouts and sizes stay. Methods run one after the other,
 each from the result of the one before. A further method is a name in
-`rdrr_converter.options.METHODS` and a row in `_METHODS`.
+`rdrr_converter.options.METHODS` and a row in `_METHODS`. It returns a note on what it has done.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,23 +92,37 @@ class Draft:
         stored.tofile(self.folder / name)
 
 
-Method = Callable[[Draft], str]
-"""Replaces stored bytes of a draft, and returns a note for the user on what it has done."""
-
 _METHODS: Mapping[str, str] = MappingProxyType(
     {"gptq": "rdrr._gptq:gptq", "distill": "rdrr._distill:distill"}
 )
 """The module and the function of each method, imported when it is asked for."""
 
+_CHECKS: Mapping[str, str] = MappingProxyType({"distill": "rdrr._distill:check_predicts"})
+"""The same for a check of the model before anything runs, where a method is not for all models."""
+
 
 def refine(draft: Draft, methods: Sequence[str]) -> EncodedTensors:
     """Apply methods of the option `quality` to a draft, in the given order."""
     draft.folder.mkdir()
-    notes = tuple(_method(name)(draft) for name in methods)
+    notes = tuple(_imported(_METHODS[name])(draft) for name in methods)
     return EncodedTensors(draft.folder, notes)
 
 
-def _method(name: str) -> Method:
-    module, _, function = _METHODS[name].partition(":")
-    method: Method = getattr(import_module(module), function)
-    return method
+def check_methods(plain: Path, methods: Sequence[str]) -> None:
+    """Check that methods can improve a model.
+
+    Args:
+        plain: Package of the source in F32.
+        methods: Their names.
+
+    Raises:
+        UsageError: One of them cannot.
+    """
+    for name in set(methods) & set(_CHECKS):
+        _imported(_CHECKS[name])(open_package(plain).graph)
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, function = path.partition(":")
+    attribute: Callable[..., Any] = getattr(import_module(module), function)
+    return attribute

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.extras import import_extra
 from rdrr_format.locations import local_path
 
-from rdrr._backends import OpenedBackend, load_checked
-from rdrr._load import context_of
-from rdrr._model import Model
+from rdrr._reference import opened_reference
 from rdrr.evaluate import (
     WINDOW,
     Perplexity,
@@ -89,7 +87,7 @@ def measure_importance(
         progress: Called after each window.
 
     Raises:
-        DeviceError: torch finds no such device.
+        DeviceError: torch finds no such device, or it has too little memory.
         UsageError: The text is too short, the window is too long, `out` exists, or torch is not
             installed.
         StoreError: There is no package, or `out` cannot be written.
@@ -97,11 +95,10 @@ def measure_importance(
         ShardError: The hash of a shard differs from the one in the manifest.
     """
     import_extra("torch", "torch", "measuring an importance matrix")
-    from rdrr_converter.devices.torch_device import check_torch_device
+    from rdrr_converter.devices.torch_device import check_torch_device, memory_errors
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph.ops import Experts
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.reference.backend import CpuBackend
 
     out = local_path(out)
     check_free(out, overwrite=overwrite)
@@ -114,14 +111,10 @@ def measure_importance(
             for use in (*op.gates, *op.ups, *op.downs):
                 sums.expect(use)
     observe = None if sensitivity else sums.add
-    backend, _ = load_checked(
-        opened,
-        "cached",
-        lambda: CpuBackend(
-            opened, context=context_of(opened, window), observe=observe, device=device
-        ),
-    )
-    with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
+    with (
+        memory_errors("measuring importance", "a smaller `window`, or `device` cpu"),
+        opened_reference(opened, window, device, observe) as (model, backend),
+    ):
         if sensitivity:
             ids = token_ids(model, text, limit)
             measured, seen = _sensitivities(backend, windows(ids, window, progress))

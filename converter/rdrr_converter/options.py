@@ -310,8 +310,8 @@ class ConvertOptions(PackageOptions):
     device: DeviceName = option(
         "cpu",
         "Device that encodes K-quants of quality ref; a GPU produces the same bytes as the CPU. "
-        "With cuda, what `size`, `bits_per_weight` and `quality` learn from the model is computed "
-        "there too.",
+        "With cuda, what `size`, `bits_per_weight`, `quality` and `measure` learn from the model "
+        "is computed there too.",
         choices=DEVICES,
     )
     adapter: str | None = option(

@@ -12,7 +12,7 @@ from rdrr import _distill, _distill_stages, _gptq, _trained_codes
 from rdrr._refining import Draft, refine
 from rdrr_converter.convert import convert
 from rdrr_format.codecs import CODECS
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import ConversionError, UsageError
 from rdrr_manifests.graph.ops import uses, values_read
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.stack import TextStack
@@ -178,9 +178,34 @@ def test_a_package_without_blocks_is_left_as_it_is(tmp_path, rng):
     assert "no matrix" in encoded.notes[0]
 
 
-def test_a_model_that_predicts_no_tokens_is_refused(tmp_path, rng):
-    with pytest.raises(UsageError, match="distill compares predictions of tokens"):
-        refine(draft_of("bert", rng, tmp_path), ["distill"])
+@pytest.fixture
+def without_runs(monkeypatch):
+    """Let whatever runs a model fail, since it may take minutes."""
+
+    def run(*_, **__):
+        raise AssertionError("the model runs")
+
+    for target in ("rdrr.importance.measure_importance", "rdrr._refining.refine"):
+        monkeypatch.setattr(target, run)
+
+
+@pytest.mark.usefixtures("without_runs")
+@pytest.mark.parametrize("quality", ["distill", "best,gptq,distill"])
+def test_a_model_that_predicts_no_tokens_is_refused_before_it_runs(tmp_path, rng, quality):
+    save_encoder(make_encoder("bert", rng), tmp_path / "source")
+    with pytest.raises(UsageError, match=r"distill compares predictions.*; `quality` best, gptq"):
+        rdrr.convert(tmp_path / "source", tmp_path / "out", size="9MB", quality=quality)
+    with pytest.raises(AssertionError, match="the model runs"):
+        rdrr.convert(tmp_path / "source", tmp_path / "out", size="9MB", quality="gptq")
+
+
+@pytest.mark.usefixtures("without_runs")
+def test_what_the_package_cannot_have_is_refused_before_the_model_runs(tmp_path, rng):
+    tiny = next(model for model in ALL_MODELS if model.model_type == "gpt2")
+    save_checkpoint(make_model(tiny, rng, num_hidden_layers=1), tmp_path / "source")
+    options = {"size": "9MB", "fuse_gate_up": True}
+    with pytest.raises(ConversionError, match="no gate to be fused"):
+        rdrr.convert(tmp_path / "source", tmp_path / "out", **options)
 
 
 def fit_only_stages(draft, monkeypatch):

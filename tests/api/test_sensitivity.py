@@ -142,3 +142,29 @@ def test_every_architecture_has_gradients(tmp_path, rng, model):
     sums = [matrix.rows.sum() for matrix in measured.matrices.values()]
     assert np.isfinite(sums).all()
     assert max(sums) > 0
+
+
+@pytest.mark.parametrize("step", ["measuring importance", "a conversion with `device` cpu"])
+def test_a_device_without_memory_left_is_an_error_that_says_what_to_do(
+    tmp_path, rng, monkeypatch, step
+):
+    opened(make_model(tiny("llama"), rng, num_hidden_layers=1), tmp_path)
+
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1")
+
+    out = tmp_path / "out.gguf"
+    runs = {
+        "measuring importance": (
+            "rdrr_runtime.reference.forward.ReferenceModel.forward",
+            lambda: measure_importance(tmp_path / "package", "word " * 40, out, window=16),
+        ),
+        "a conversion with `device` cpu": (
+            "rdrr._measurement.compare",
+            lambda: rdrr.convert(tmp_path / "source", out, measure="sentences"),
+        ),
+    }
+    target, run = runs[step]
+    monkeypatch.setattr(target, fail)
+    with pytest.raises(DeviceError, match=f"{step} takes more memory.*CUDA out of memory.*cpu"):
+        run()

@@ -146,6 +146,22 @@ def test_a_source_without_loss_has_no_divergence(tmp_path):
     assert result.measured.package.same_top == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "task", "results"),
+    [
+        ("modernbert", "ForMaskedLM", "results for each token"),
+        ("bert", "ForSequenceClassification", "labels"),
+    ],
+)
+def test_a_model_without_predictions_and_embeddings_is_refused_first(
+    rng, tmp_path, kind, task, results
+):
+    save_encoder(make_encoder(kind, rng, task), tmp_path / "source")
+    with pytest.raises(UsageError, match=f"makes neither.*found {results}.*without `measure`"):
+        rdrr.convert(tmp_path / "source", tmp_path / "out", measure="sentences")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_text_is_not_both_calibrated_and_judged_on(tmp_path):
     out = tmp_path / "out"
     options = {"size": "4400KiB", "text": HELD_OUT, "measure": HELD_OUT}

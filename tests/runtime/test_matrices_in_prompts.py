@@ -104,7 +104,7 @@ def test_batches_of_8_and_prompts_of_17_are_on_matrices_where_blocks_are_column_
     columns = write_random_package(tmp_path / "columns", llama_manifest(layout="column"), rng)
     many, few = batch_of(8), batch_of(4)
     for spec in (many, batch_of(32), PREFILLS[0]):
-        assert product_kernels(columns, WITH_MATRICES, spec) == {"matmul_subgroup", "sum_splits"}
+        assert product_kernels(columns, WITH_MATRICES, spec) == {"matmul_subgroup"}
     others = [
         product_kernels(columns, WITH_MATRICES, few),
         product_kernels(columns, WITH_MATRICES, many, q4kMatmul="fused_q4k_int8"),
@@ -116,9 +116,33 @@ def test_batches_of_8_and_prompts_of_17_are_on_matrices_where_blocks_are_column_
     assert others[0] == others[1] == others[2] == others[3]
 
 
-def test_projections_of_32_sequences_are_on_matrices_where_blocks_are_row_major(package):
-    mixed = product_kernels(package, WITH_MATRICES, batch_of(32))
-    assert mixed == {"matmul_subgroup", "matvec_rows"}
+def labels(package, spec: PassSpec) -> list[tuple[str, str]]:
+    """Return the kernel and the op of each phase of a pass where subgroups multiply matrices."""
+    plan = dry_run_plan(package, WITH_MATRICES, resolve({}), CONTEXT, "f16")
+    return [
+        (decision.kernel.partition(".")[0], decision.op) for decision in plan.decisions((spec,))
+    ]
+
+
+def test_gate_and_up_share_a_launch_on_matrices(package):
+    for spec in (PREFILL, batch_of(32)):
+        assert ("matmul_subgroup", "l0.gate_proj+up_proj") in labels(package, spec)
+
+
+def test_splits_are_added_by_the_norm_that_reads_the_sum_and_by_a_phase_before_the_head(
+    tmp_path, rng
+):
+    columns = write_random_package(tmp_path / "columns", llama_manifest(layout="column"), rng)
+    lowered = dry_run_plan(columns, WITH_MATRICES, resolve({}), CONTEXT, "f16").lowered(batch_of(8))
+    halves = [phase for phase in lowered.phases if phase.record.shader == "products/half_rows"]
+    adding = [phase.label for phase in halves if phase.record.sums]
+    assert adding == ["l1.attn_in.f16"]  # the output projection has too few inputs for splits
+    sums = [phase.label for phase in lowered.phases if phase.record.shader.endswith("sum_splits")]
+    assert sums[-1] == lowered.body[-1].label
+
+
+def test_32_sequences_are_on_matrices_where_blocks_are_row_major(package):
+    assert product_kernels(package, WITH_MATRICES, batch_of(32)) == {"matmul_subgroup"}
     assert product_kernels(package, WITH_MATRICES, batch_of(16)) == {"matvec_rows"}
     assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, WINDOW)
 

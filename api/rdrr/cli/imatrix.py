@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,13 +38,16 @@ def imatrix(
             "which `rdrr convert --size` needs.",
         ),
     ] = False,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="Device of torch that runs the model.")
+    ] = "cpu",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Measure an importance matrix for `rdrr convert --imatrix`, with torch on the CPU."""
+    """Measure an importance matrix for `rdrr convert --imatrix`, with torch."""
     from rdrr.importance import measure_importance
 
     content = read_text(text)
@@ -57,6 +60,7 @@ def imatrix(
             window=window,
             limit=tokens,
             sensitivity=sensitivity,
+            device=device,
             overwrite=overwrite,
             follow_links=follow_links,
             progress=report,

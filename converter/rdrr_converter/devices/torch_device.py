@@ -7,7 +7,8 @@ CUDA graph, which is then launched as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,26 @@ def check_torch_device(name: str) -> None:
             found=f"torch {torch.__version__}",
             hint="install torch with CUDA, or use `device` wgpu or cpu",
         )
+
+
+@contextmanager
+def memory_errors(what: str, hint: str) -> Iterator[None]:
+    """Turn torch's report that CUDA has no memory left into a `DeviceError`.
+
+    Args:
+        what: What is computed, as the beginning of a sentence.
+        hint: What to do about it.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"{what} takes more memory than CUDA has free",
+            found=str(error).partition("\n")[0].partition(". ")[0],
+            hint=hint,
+        ) from error
 
 
 class TorchDevice:

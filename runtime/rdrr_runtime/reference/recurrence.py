@@ -71,18 +71,19 @@ def delta_rule(
     Returns:
         [rows, heads, value_dim].
     """
-    out = torch.empty_like(value)
     scale = query.shape[-1] ** -0.5
     current = state.clone()  # not changed in place, because gradients need each row's state
-    for row in range(len(query)):
-        k, q = key[row].unsqueeze(-1), query[row].unsqueeze(-1)
-        current = current * torch.exp(log_decay[row])[:, None, None]
+    out = []
+    # The gradient of each index would be as large as all rows together.
+    rows = map(torch.unbind, (query.unsqueeze(-1), key.unsqueeze(-1), value, log_decay, strength))
+    for q, k, v, log_factor, share in zip(*rows, strict=True):
+        current = current * torch.exp(log_factor)[:, None, None]
         known = (current * k).sum(dim=1)
-        write = strength[row].unsqueeze(-1) * (value[row] - known)
+        write = share.unsqueeze(-1) * (v - known)
         current = current + k * write.unsqueeze(1)
-        out[row] = (current * q).sum(dim=1) * scale
+        out.append((current * q).sum(dim=1) * scale)
     state.copy_(current)
-    return out
+    return torch.stack(out) if out else torch.empty_like(value)
 
 
 def compute_convolution(run: ReferencePass, op: ShortConvolution) -> tuple[Tensor, Tensor]:

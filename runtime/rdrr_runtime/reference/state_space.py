@@ -26,15 +26,17 @@ def selective_scan(
     Returns:
         [rows, heads, head_dim].
     """
-    out = torch.empty_like(x)
     decay = torch.exp(-torch.exp(rate) * step)
     current = state.clone()  # not changed in place, because gradients need each row's state
-    for row in range(len(x)):
-        write = b[row].unsqueeze(-1) * (step[row].unsqueeze(-1) * x[row]).unsqueeze(1)
-        current = current * decay[row][:, None, None] + write
-        out[row] = (current * c[row].unsqueeze(-1)).sum(dim=1)
+    out = []
+    # The gradient of each index would be as large as all rows together.
+    rows = map(torch.unbind, (x, b, c, step, decay))
+    for inputs, key, query, length, left in zip(*rows, strict=True):
+        write = key.unsqueeze(-1) * (length.unsqueeze(-1) * inputs).unsqueeze(1)
+        current = current * left[:, None, None] + write
+        out.append((current * query.unsqueeze(-1)).sum(dim=1))
     state.copy_(current)
-    return out
+    return torch.stack(out) if out else torch.empty_like(x)
 
 
 def compute_state_space(run: ReferencePass, op: StateSpace) -> Tensor:

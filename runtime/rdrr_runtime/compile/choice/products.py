@@ -246,10 +246,10 @@ def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKe
     The caller then lowers the ops one by one.
     """
     wishes = _wishes(product, preferences)
-    columns = _columns_on_matrices(product, wishes)
+    alone = _are_on_matrices(product, wishes)
     able = [kernel for kernel in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[kernel.family]]
     for kernel in able:
-        if columns and kernel.family is not Family.MATRICES:
+        if alone and kernel.family is not Family.MATRICES:
             continue
         if all(wish.accepts(kernel) for wish in wishes) and kernel.refusal(product) is None:
             said = ", ".join(wish.source for wish in wishes)
@@ -278,10 +278,10 @@ def _all_columns(product: Product) -> bool:
     return all(weight.form.column for weight in product.weights)
 
 
-def _columns_on_matrices(product: Product, wishes: Sequence[Wish[ProductKernel]]) -> bool:
-    """Return whether matrices of subgroups multiply columns, and nothing is fused with them."""
+def _are_on_matrices(product: Product, wishes: Sequence[Wish[ProductKernel]]) -> bool:
+    """Return whether matrices of subgroups multiply weights that no other op is fused with."""
     alone = replace(product, fused=False, gate=False, separate_outputs=False)
-    return _all_columns(product) and any(
+    return any(
         kernel.family is Family.MATRICES
         and product.ctx.max_rows in ROWS[kernel.family]
         and all(wish.accepts(kernel) for wish in wishes)

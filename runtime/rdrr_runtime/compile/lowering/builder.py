@@ -40,6 +40,7 @@ from rdrr_runtime.phases.products.requantize import (
     shared_bytes,
     whole_bytes,
 )
+from rdrr_runtime.phases.products.sum_splits import AddedSplits, added_splits
 from rdrr_runtime.phases.routes import Routed
 from rdrr_runtime.phases.rows.copy import copy
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
@@ -132,6 +133,7 @@ class PassBuilder:
         fixed: Values that a phase has left in fixed point, by their names.
         sums: Memory for further values in fixed point, of which the first is cleared when a phase
             begins that adds to it; None if there is none.
+        layers: Phases that belong to the layers and stay as they are; 0 until all are emitted.
     """
 
     model: LoadedModel
@@ -148,6 +150,7 @@ class PassBuilder:
     pending_sum: StreamSum | None = None
     fixed: dict[str, BufferSlice] = field(default_factory=dict)
     sums: BufferSlice | None = None
+    layers: int = 0
     _quantized_names: dict[tuple[int, int], tuple[str, bool]] = field(default_factory=dict)
     _halved_names: dict[int, str] = field(default_factory=dict)
 
@@ -304,9 +307,19 @@ class PassBuilder:
             k,
         )
         if self._halved_names.get(k) != name:
-            self.emit(half_rows(self.ctx, x, target, before=before, label=f"{name}.f16"), reason)
+            added = self._take_splits(x) if isinstance(before, RowNorm) else None
+            phases = half_rows(self.ctx, x, target, before=before, added=added, label=f"{name}.f16")
+            self.emit(phases, reason)
             self._halved_names[k] = name
         return target
+
+    def _take_splits(self, x: BufferSlice) -> AddedSplits | None:
+        """Take back the last phase if all it does is to add the splits of a product to x."""
+        added = added_splits(self.phases[-1], x) if len(self.phases) > self.layers else None
+        if added is not None:
+            self.phases.pop()
+            self.decisions.pop()
+        return added
 
     def requantized(self, weights: Sequence[GpuWeight], label: str) -> tuple[Requantized, ...]:
         """Return matrices rounded to Q8_0 rows, in a buffer that all such matrices share.

@@ -128,7 +128,7 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
         assert norm is not None, "the head of a model with a draft head reads a norm"
         settle_sum(build)
         keep_final_states(build, norm)
-    layers = len(build.phases)
+    build.layers = len(build.phases)
     lowered = lower_head(build, norm, head)
     logits = len(build.phases)
     build.emit(sample(build, lowered, head.weight.shape[0]))
@@ -136,8 +136,8 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     return Pass(
         spec,
         ctx.max_rows,
-        phases[:layers],
-        phases[layers:logits],
+        phases[: build.layers],
+        phases[build.layers : logits],
         phases[logits:],
         lowered.logits,
         picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,

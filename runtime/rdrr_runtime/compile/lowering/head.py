@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Head, Norm
 
-from rdrr_runtime.compile.choice.products import Family
+from rdrr_runtime.compile.choice.products import TILED_FAMILIES, Family
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.compile.lowering.inputs import normed, take_sum
 from rdrr_runtime.compile.lowering.norms import emit_norm, settle_sum
@@ -128,10 +128,6 @@ def _general_head(
 ) -> None:
     ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
-    if norm is not None:
-        y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
-        emit_norm(build, norm, x, y, single_row=single, label="final norm")
-        x = y
     weight = build.matrix(head.weight)
     bias = None if head.bias is None else build.vector(head.bias)
     # The kernel is chosen for the rows of the head, which may be fewer than those of the pass.
@@ -139,7 +135,15 @@ def _general_head(
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
-    source, output = Input(x, name=f"{head.x}.head"), Output((logits,), bias=bias)
+    if norm is not None and norm.is_plain and served.family in TILED_FAMILIES:
+        source = normed(build, norm, x)
+    else:
+        if norm is not None:
+            y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+            emit_norm(build, norm, x, y, single_row=single, label="final norm")
+            x = y
+        source = Input(x, name=f"{head.x}.head")
+    output = Output((logits,), bias=bias)
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
 
 

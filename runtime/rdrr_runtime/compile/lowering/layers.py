@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Linear, Norm
 
 from rdrr_runtime.compile.choice.products import Family
@@ -70,13 +71,34 @@ def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
     served = tiled(build, (*pattern.linears, op))
     if served is None or activation.up_parts != 1:
         return 0
-    emit_normed(build, pattern.norm, pattern.linears, served)
-    gate = build.values.get(activation.gate)
-    up = None if activation.up is None else build.values.get(activation.up)
+    joined = _gate_and_up(build, pattern)
+    if joined is not None:
+        gate, up = joined, None
+    else:
+        emit_normed(build, pattern.norm, pattern.linears, served)
+        gate = build.values.get(activation.gate)
+        up = None if activation.up is None else build.values.get(activation.up)
     before = GatedPair(up, activation.activation, activation.clamp)
     emit_branch(build, served[-1], branch, Input(gate, before, name=activation.out))
-    build.values.mark_read(activation.gate, activation.up)
+    if joined is None:
+        build.values.mark_read(activation.gate, activation.up)
     return pattern.own_count + branch.count
+
+
+def _gate_and_up(build: PassBuilder, pattern: GatedFeedForward) -> BufferSlice | None:
+    """Emit gate and up of many rows in one launch; return [rows, both], or None if none can."""
+    weights = [build.matrix(linear.weight) for linear in pattern.linears]
+    served = fused_product(build, weights) if len(weights) > 1 else None
+    if served is None or served.family is not Family.MATRICES:
+        return None
+    rows = build.ctx.max_rows
+    size = build.ctx.value_bytes * rows * sum(weight.n for weight in weights)
+    y = build.workspace.named(f"gate and up.{rows}", size)
+    source = normed(build, pattern.norm, build.values.get(pattern.norm.x))
+    label = f"{pattern.linears[0].out}+{pattern.linears[1].out.rpartition('.')[2]}"
+    emit_product(build, served, source, Output((y,)), label)
+    build.values.mark_read(pattern.norm.x)
+    return y
 
 
 def emit_normed(

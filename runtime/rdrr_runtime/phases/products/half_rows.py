@@ -2,7 +2,7 @@
 
 A row is multiplied by a power of two, so that f16 neither overflows nor loses small values; the
 product divides by it. The norm before a product, or the activation of gate and up, is computed by
-the same phase.
+the same phase, and so is the sum of the splits of a product before the norm.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, p
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.products.fusion import AttentionSplits, GatedPair, RowNorm
 from rdrr_runtime.phases.products.quantize_rows import padded, padded_rows
+from rdrr_runtime.phases.products.sum_splits import AddedSplits
 
 K_TILE = 64
 """K is padded to a multiple, because steps of any product divide it."""
@@ -64,6 +65,9 @@ class HalfRowsRecord(Record):
         offset: For `norm`: number added to the gain.
         splits: For `combine`: partial results of each head.
         head_dim: For `combine`: head dimension.
+        sums: For `norm`: splits whose sum is added to x first; 0 for none.
+        sum_rows: Rows of each of these splits.
+        sum_bias: Whether a bias is added with them.
     """
 
     shader = "products/half_rows"
@@ -82,6 +86,9 @@ class HalfRowsRecord(Record):
     offset: float | None = None
     splits: int | None = None
     head_dim: int | None = None
+    sums: int = choice(0)
+    sum_rows: int | None = None
+    sum_bias: bool = choice(default=False)
 
 
 def half_sizes(rows: int, k: int) -> tuple[int, int]:
@@ -95,6 +102,7 @@ def half_rows(
     target: HalfRows,
     *,
     before: RowNorm | GatedPair | AttentionSplits | None = None,
+    added: AddedSplits | None = None,
     label: str,
 ) -> list[Phase]:
     """Round token rows to f16.
@@ -105,6 +113,7 @@ def half_rows(
             [rows, heads, splits, head_dim].
         target: Buffers for the result.
         before: The norm, activation or combination to compute first; None for none.
+        added: With a `RowNorm`, the sum to add to x before; None for none.
         label: Name of the value, for messages and profiles.
 
     Raises:
@@ -123,8 +132,13 @@ def half_rows(
     if before is not None:
         buffers |= before.buffers
         fields = before.fields | {"input": before.kind}
+    if added is not None:
+        need_floats(f"{label}: sums", added.sums, added.splits * added.rows * target.k)
+        buffers |= added.buffers
+        fields |= added.fields
     quads = target.k_padded // 4
-    threads = power_of_two(-(-quads // QUADS), 32, ctx.max_threads)
+    held = QUADS if added is None else 1
+    threads = power_of_two(-(-quads // held), 32, ctx.max_threads)
     record = HalfRowsRecord(
         threads=threads,
         variant=str(fields.get("act", fields.get("input", ""))),

@@ -6,9 +6,17 @@
 //      gate   in(x) = f(gate, up), where f is ACT of snippets/activate.wgsl
 //      combine  the partial results of split attention, see snippets/combine_splits.wgsl
 //
+{% if SUMS %}
+// x first gets the sum of a product added that left it in splits, as sum_splits does.
+//
+{% endif %}
 // current  Step
 // x        f32 [rows, K]. For gate: the gates, or [rows, 2 K], gates and ups; for combine [rows, K / HEAD_DIM, SPLITS, HEAD_DIM]
 // gain     f32 [K], only for norm
+{% if SUMS %}
+// sums     f32 [SUMS, SUM_ROWS, K]
+// bias     f32 [K], only with SUM_BIAS
+{% endif %}
 // up       f32 [rows, K], only for gate
 // stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
 // y        f16 [ROWS, K_PADDED], 4 values a vector, zeros from K on
@@ -18,7 +26,13 @@
 {% include "snippets/step.wgsl" %}
 
 var<storage, read> current: Step;
-var<storage, read> x: array<vec4<f32>>;
+var<storage, {{ "read_write" if SUMS else "read" }}> x: array<vec4<f32>>;
+{% if SUMS %}
+var<storage, read> sums: array<vec4<f32>>;
+{% if SUM_BIAS %}
+var<storage, read> bias: array<vec4<f32>>;
+{% endif %}
+{% endif %}
 {% if INPUT == "norm" %}
 var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "gate" and not JOINED %}
@@ -31,6 +45,9 @@ var<storage, read_write> factors: array<f32>;
 
 override K: u32;
 override K_PADDED: u32;          // a multiple of 64
+{% if SUMS %}
+override SUM_ROWS: u32;
+{% endif %}
 {% if INPUT == "norm" %}
 override EPS: f32;
 override OFFSET: f32;
@@ -63,6 +80,11 @@ fn load(row: u32, i: u32) -> vec4<f32> {
     );
 {% elif INPUT == "combine" %}
     let value = combined(row, at);
+{% elif SUMS %}
+{% for s in range(SUMS) %}
+    let s{{ s }} = sums[({{ s }}u * SUM_ROWS + row) * (K / 4u) + at];
+{% endfor %}
+    let value = {% for s in range(SUMS) %}s{{ s }} + {% endfor %}x[row * (K / 4u) + at]{{ " + bias[at]" if SUM_BIAS }};
 {% else %}
     let value = x[row * (K / 4u) + at];
 {% endif %}
@@ -77,6 +99,13 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for i in range(HELD) %}
     var v{{ i }} = load(row, t + {{ i }}u * WG);
 {% endfor %}
+{% if SUMS %}
+{% for i in range(HELD) %}
+    if (t + {{ i }}u * WG < K / 4u) {
+        x[row * (K / 4u) + t + {{ i }}u * WG] = v{{ i }};
+    }
+{% endfor %}
+{% endif %}
 {% if INPUT == "norm" %}
     var squares = 0.0;
 {% for i in range(HELD) %}

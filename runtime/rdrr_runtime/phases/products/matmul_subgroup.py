@@ -163,7 +163,8 @@ CANDIDATES = (
     SubgroupTile(128, 64, 64, 2, 2),
 )
 FEW_INPUTS = 4096
-"""Inputs up to which sharing the inputs of row-major matrices takes longer than it saves."""
+"""Inputs up to which sharing the inputs of row-major matrices takes longer than it saves, if a
+phase has to add the sums."""
 
 ENOUGH = 120
 """Tiles that occupy most multiprocessors of the largest GPUs."""
@@ -218,7 +219,9 @@ def multiplies(ctx: OpContext) -> bool:
     return MATRIX_FEATURE in ctx.capabilities.features
 
 
-def choose_tile(ctx: OpContext, weights: Sequence[GpuWeight]) -> SubgroupTile:
+def choose_tile(
+    ctx: OpContext, weights: Sequence[GpuWeight], *, adds: bool = False
+) -> SubgroupTile:
     """Return the default tile for a pass of `ctx.max_rows` rows.
 
     Measured on an H100 in passes of 512 rows of a 1B model: with fewer tiles than `ENOUGH` the
@@ -229,22 +232,25 @@ def choose_tile(ctx: OpContext, weights: Sequence[GpuWeight]) -> SubgroupTile:
     """
     large = (SHARED if all(weight.form.values for weight in weights) else LARGE, SMALL)
     many = [tile for tile in large if _count(ctx, tile, weights) >= ENOUGH]
-    fitting = (tile for tile in (*_few(ctx, weights), *many, NARROW) if _fits(ctx, tile, weights))
+    fitting = (
+        tile for tile in (*_few(ctx, weights, adds), *many, NARROW) if _fits(ctx, tile, weights)
+    )
     return next(fitting, SMALL)
 
 
-def _few(ctx: OpContext, weights: Sequence[GpuWeight]) -> Sequence[SubgroupTile]:
+def _few(ctx: OpContext, weights: Sequence[GpuWeight], adds: bool) -> Sequence[SubgroupTile]:
     """Return the tiles for few rows, in order of preference.
 
     Workgroups share inputs where outputs alone give too few of them: 32 rows of Q4_K, 2,048 outputs
     and 8,192 inputs took 40 us in one split and 26 in 4, columns 62 in one and 29 in 8. Columns
     have as many scales as a step has inputs, so short steps suit them: 32 rows, 8,192 outputs and
-    2,048 inputs took 25 us, and 57 in steps of 256 inputs.
+    2,048 inputs took 25 us, and 57 in steps of 256 inputs. Splits that are added to the residual
+    stream take no phase of their own, since the norm after it adds them.
     """
     column = all(weight.form.column for weight in weights)
     tiles = [tile for tile in (FEW_COLUMNS if column else FEW_ROWS) if ctx.max_rows <= tile.rows]
     alone = next((_count(ctx, tile, weights) for tile in tiles), 0)
-    shared = (column or weights[0].k > FEW_INPUTS) and alone < ENOUGH
+    shared = (column or adds or weights[0].k > FEW_INPUTS) and alone < ENOUGH
     return sorted(tiles, key=lambda tile: tile.splits, reverse=shared)
 
 
@@ -351,26 +357,26 @@ def matmul_subgroup(
     kinds = ",".join(f"{weight.dtype.name.lower()}.{weight.layout.value}" for weight in weights)
     tuning_key = ctx.tuning_key(
         f"matmul matmul_subgroup.{kinds} {n}x{x.k}, {ctx.max_rows} rows",
-        choose_tile(ctx, weights),
+        choose_tile(ctx, weights, adds=accumulate),
         (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weights)),
     )
     tile = tile or tuning_key.used
     shared = tile.splits > 1
     target = room(4 * tile.splits * ctx.max_rows * n) if shared else y
-    after = {"factors": x.factors} | ({} if bias is None else {"bias": bias})
     phases = []
     for bound in bind_parts(weights[0]) if len(weights) == 1 else (bind_whole(weights),):
         record = _record(ctx, bound, tile, n, None if shared else bias, accumulate, x.k_padded)
-        buffers = {"current": ctx.state.step, "x": x.y, "y": target, **bound.buffers}
+        buffers = {"current": ctx.state.step, "x": x.y, "factors": x.factors, "y": target}
+        buffers |= bound.buffers
         tiles = sum(-(-outputs // tile.outputs) for outputs in record.outputs)
         work = Work(tiles * tile.splits, tile.rows)
-        buffers |= {} if shared else after
+        if bias is not None and not shared:
+            buffers["bias"] = bias
         phases.append(Phase(record, buffers, work, label, (tuning_key,)))
     if shared:
         phases += sum_splits(
             ctx,
             target,
-            x.factors,
             y,
             splits=tile.splits,
             n=n,

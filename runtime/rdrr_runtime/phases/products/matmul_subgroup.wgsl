@@ -19,9 +19,7 @@
 //
 // current  Step
 // x        f16 [ROWS, K_PADDED], written by half_rows, 8 values a vector
-{% if SPLITS == 1 %}
 // factors  f32 [ROWS]: what each row of x is to be multiplied by
-{% endif %}
 // weight   one buffer for each matrix, OUTPUTS rows from row FIRST on, layout as in formats.py
 // y        f32 [{{ SPLITS ~ ", Y_ROWS" if SPLITS > 1 else "rows" }}, N], N being the outputs of all parts and matrices{{ "; sum_splits adds the splits" if SPLITS > 1 }}
 // bias     f32 [N], only with BIAS
@@ -36,9 +34,7 @@
 
 var<storage, read> current: Step;
 var<storage, read> x: array<vec4<u32>>;
-{% if SPLITS == 1 %}
 var<storage, read> factors: array<f32>;
-{% endif %}
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
@@ -98,14 +94,6 @@ fn halves(word: u32) -> vec2<f16> {
 {% endfor %}
 {% endif %}
 {% endmacro %}
-{% if SPLITS > 1 %}
-fn store(split: u32, row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32) {
-    if (row < rows && output < end) {
-        y[(split * Y_ROWS + row) * N + first + output] = sum * (1.0 / FACTOR);
-    }
-}
-
-{% else %}
 // What a product is multiplied by and added to.
 struct Before {
     factor: f32,
@@ -121,13 +109,12 @@ fn before(row: u32, rows: u32, first: u32, output: u32, end: u32) -> Before {
     return Before(factors[row] * (1.0 / FACTOR), summand);
 }
 
-fn store(row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32, before: Before) {
+fn store({{ "split: u32, " if SPLITS > 1 }}row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32, before: Before) {
     if (row < rows && output < end) {
-        y[row * N + first + output] = sum * before.factor + before.summand;
+        y[{{ "(split * Y_ROWS + row)" if SPLITS > 1 else "row" }} * N + first + output] = sum * before.factor + before.summand;
     }
 }
 
-{% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
 {# Pieces in which threads load weights: 32 codes, or 8 values. #}
@@ -271,13 +258,11 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% for i in range(FM) %}
 {% for j in range(FN) %}
     {
-{% if SPLITS == 1 %}
         // All loads come before the first store, which they would otherwise wait for one by one.
-{% endif %}
         let place = team_k * {{ SIZE }}u + lane;
         let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
         let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
-{% for e in range(0 if SPLITS > 1 else ELEMENTS // TEAMS_K) %}
+{% for e in range(ELEMENTS // TEAMS_K) %}
         let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }});
 {% endfor %}
 {% if MATRICES %}
@@ -290,7 +275,7 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
         let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
 {% for e in range(ELEMENTS // TEAMS_K) %}
-        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}{{ ", before%d" % e if SPLITS == 1 }});
+        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}, before{{ e }});
 {% endfor %}
         workgroupBarrier();
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
@@ -34,10 +35,44 @@ class SumSplits(Record):
     accumulate: bool
 
 
+@dataclass(frozen=True)
+class AddedSplits:
+    """The sum that a phase adds to rows, for a phase that adds it as it reads them.
+
+    Attributes:
+        sums: f32 [splits, rows, K].
+        splits: Sums to add.
+        rows: Rows of each split.
+        bias: f32 [K]; None for none.
+    """
+
+    sums: BufferSlice
+    splits: int
+    rows: int
+    bias: BufferSlice | None = None
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which half_rows.wgsl declares them."""
+        return {"sums": self.sums} | ({} if self.bias is None else {"bias": self.bias})
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of a `HalfRowsRecord`."""
+        return {"sums": self.splits, "sum_rows": self.rows, "sum_bias": self.bias is not None}
+
+
+def added_splits(phase: Phase, x: BufferSlice) -> AddedSplits | None:
+    """Return the sum that a phase of `sum_splits` adds to x; None for any other phase."""
+    record = phase.record
+    if not isinstance(record, SumSplits) or not record.accumulate or phase.buffers["y"] != x:
+        return None
+    return AddedSplits(phase.buffers["sums"], record.splits, record.rows, phase.buffers.get("bias"))
+
+
 def sum_splits(
     ctx: OpContext,
     sums: BufferSlice,
-    factors: BufferSlice,
     y: BufferSlice,
     *,
     splits: int,
@@ -46,12 +81,11 @@ def sum_splits(
     accumulate: bool,
     label: str,
 ) -> list[Phase]:
-    """Add the sums of splits, y = factor * sum (+ bias) (+ y).
+    """Add the sums of splits, y = sum (+ bias) (+ y).
 
     Args:
         ctx: Lowering context.
         sums: f32 [splits, rows, n].
-        factors: f32 [rows], what each row is multiplied by.
         y: f32 [rows, n].
         splits: Sums to add.
         n: Elements of a row, a multiple of 4.
@@ -63,7 +97,7 @@ def sum_splits(
         FormatError: A buffer is too small.
     """
     need_floats(f"{label}: sums of splits", sums, splits * ctx.max_rows * n)
-    buffers = {"current": ctx.state.step, "sums": sums, "factors": factors, "y": y}
+    buffers = {"current": ctx.state.step, "sums": sums, "y": y}
     if bias is not None:
         buffers["bias"] = bias
     record = SumSplits(

@@ -1,8 +1,7 @@
-// Add the sums of the splits of a product: y = factor (sums of all splits) (+ bias) (+ y).
+// Add the sums of the splits of a product: y = (sum of all splits) (+ bias) (+ y).
 //
 // current  Step
 // sums     f32 [SPLITS, ROWS, N]
-// factors  f32 [rows]
 // y        f32 [rows, N]
 // bias     f32 [N], only with BIAS
 //
@@ -11,7 +10,6 @@
 
 var<storage, read> current: Step;
 var<storage, read> sums: array<vec4<f32>>;
-var<storage, read> factors: array<f32>;
 var<storage, read_write> y: array<vec4<f32>>;
 {% if BIAS %}
 var<storage, read> bias: array<vec4<f32>>;
@@ -34,5 +32,5 @@ fn phase(item: u32, row: u32, thread: Thread) {
     if (ACCUMULATE) {
         summand += y[at];
     }
-    y[at] = factors[row] * ({% for split in range(SPLITS) %}{{ " + " if split }}s{{ split }}{% endfor %}) + summand;
+    y[at] = {% for split in range(SPLITS) %}s{{ split }} + {% endfor %}summand;
 }

@@ -19,7 +19,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
-from rdrr_runtime.phases.products.fusion import AttentionSplits
+from rdrr_runtime.phases.products.fusion import AttentionSplits, RowNorm
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
     SubgroupTile,
@@ -27,6 +27,7 @@ from rdrr_runtime.phases.products.matmul_subgroup import (
     matmul_subgroup,
 )
 from rdrr_runtime.phases.products.quantize_rows import padded_rows
+from rdrr_runtime.phases.products.sum_splits import added_splits, sum_splits
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
 from support.comparison import relative_error
 from support.gpu import TOLERANCE, Bench, normal, stored_matrix
@@ -96,6 +97,41 @@ def test_sums_of_workgroups_that_share_inputs_are_added(bench, rng, dtype, layou
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
 def test_every_way_of_reading_weights_equals_the_reference(bench, rng, dtype, layout) -> None:
     check(bench, rng, dtype, layout, (35, 67, 136), "four teams")
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_splits_of_a_product_are_added_to_the_stream_before_its_norm(
+    bench, rng, biased
+) -> None:
+    rows, most, k, splits = 5, 7, 200, 3
+    x, sums = normal(rng, most, k), normal(rng, splits, most, k)
+    gain, bias = normal(rng, k), normal(rng, k) * np.float32(biased)
+    ctx, target = stating_matrices(bench, rows, most), buffers(bench, most, k)
+    stream = bench.upload(x)
+    (summing,) = sum_splits(
+        ctx,
+        bench.upload(sums),
+        stream,
+        splits=splits,
+        n=k,
+        bias=bench.upload(bias) if biased else None,
+        accumulate=True,
+        label="t",
+    )
+    added = added_splits(summing, stream)
+    assert added is not None
+    assert added_splits(summing, bench.upload(x)) is None
+    norm = RowNorm(bench.upload(gain), 1e-5)
+    bench.run(half_rows(ctx, stream, target, before=norm, added=added, label="t"), most)
+    expected = x.astype(np.float64) + sums.sum(0) + bias
+    got = bench.download(stream, most, k)
+    assert relative_error(got[:rows], expected[:rows]) < TOLERANCE
+    np.testing.assert_array_equal(got[rows:], x[rows:])
+    normed = expected / np.sqrt((expected**2).mean(-1, keepdims=True) + 1e-5) * gain
+    halves = bench.download(target.y, target.rows * target.k_padded // 2).view(np.float16)
+    halves = halves.reshape(target.rows, target.k_padded)[:rows, :k].astype(np.float32)
+    halves *= bench.download(target.factors, target.rows)[:rows, None]
+    assert relative_error(halves, normed[:rows]) < 1e-3
 
 
 @pytest.mark.parametrize(("heads", "head_dim", "splits"), [(5, 48, 4), (8, 64, 1)])
@@ -238,6 +274,8 @@ def test_few_outputs_of_many_inputs_are_shared_by_workgroups(rows, n, k, splits)
     ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
     assert choose_tile(ctx, [weight]).splits == splits
+    few = rows <= 32 and n == 2048  # the norm behind the stream adds splits for nothing
+    assert choose_tile(ctx, [weight], adds=True).splits == (4 if few else 1)
 
 
 @pytest.mark.parametrize(("dtype", "layout"), WEIGHTS)
