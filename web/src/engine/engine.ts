@@ -52,7 +52,7 @@ export class Engine extends Answers {
 
   /** Return what a load would need, without loading: size, memory, whether this device has what it takes. */
   static async survey(url: string, options: LoadOptions = {}): Promise<Survey> {
-    return surveyOf(await openSource(url, options), options);
+    return surveyOf(await openSource(url, options, false), options);
   }
 
   /** Resolves with the reason when the device was lost and could not be opened again. */
@@ -283,7 +283,7 @@ function shortened(vector: Float32Array, dimensions: number | null | undefined):
 
 /** Return the files of the text of a package; null if it has no tokenizer. */
 async function textFiles({ index, base, access }: Source): Promise<TextFiles | null> {
-  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access) : null);
+  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access, (text) => text) : null);
   const { tokenizer: name, config, special, template } = index.text;
   if (!name) return null;
   const files = await Promise.all([read(name), read(config), read(special), read(template)]);

@@ -1,6 +1,6 @@
 import { checked, gpuOf, lackOf, openAdapter, openDevice, together, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
-import { FileCache } from '../load/cache.js';
+import { addressOfIndex, FileCache } from '../load/cache.js';
 import { Tower } from '../images/tower.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
 import { addressOf, readHashed, readShard, readText, type Access, type Fetch } from '../load/source.js';
@@ -53,17 +53,16 @@ export interface Opened {
   tower: ProgramEntry | null;
 }
 
-/** Read the index at a URL, which may be that of its folder. */
-export async function openSource(url: string, options: LoadOptions = {}): Promise<Source> {
-  const here = globalThis.location?.href;
-  const absolute = new URL(url.endsWith('.json') ? url : `${url.replace(/\/$/, '')}/index.json`, here).href;
+/** Read the index at a URL, which may be that of its folder; `keeps` is false if the browser does not keep it yet. */
+export async function openSource(url: string, options: LoadOptions = {}, keeps = true): Promise<Source> {
+  const absolute = addressOfIndex(url);
   const access: Access = {
     fetch: options.fetch ?? ((...request) => fetch(...request)),
-    cache: options.cache === false ? null : await FileCache.open(absolute),
+    cache: options.cache === false || !globalThis.caches ? null : new FileCache(absolute, keeps),
     signal: options.signal,
     arrived: () => {},
   };
-  const index = readIndex(await readText(absolute, access), absolute);
+  const index = await readText(absolute, access, (text) => readIndex(text, absolute));
   const base = new URL(index.package.replace(/\/?$/, '/'), absolute).href;
   return { url: absolute, index, base, access };
 }
