@@ -190,6 +190,7 @@ const WEB_PAGE = '\n<!DOCTYPE html><p>Welcome</p>';
 test('small files come from the network, and without one, or while the host fails, from the cache', async () => {
   const cache = cacheOf(new MemoryCache());
   assert.equal(await readText(INDEX, accessTo(answering('{}'), cache), asIs), '{}');
+  await cache.write();
   for (const fetch of [offline, answering('', 503)]) assert.equal(await readText(INDEX, accessTo(fetch, cache), asIs), '{}');
   await assert.rejects(readText(INDEX, accessTo(offline), asIs), { code: 'network', message: /not reachable.*TypeError: offline.*access-control-allow-origin/ });
   await assert.rejects(readText(INDEX, accessTo(answering('', 404), cache), asIs), { code: 'network', message: /HTTP 404; .*rdrr web/ });
@@ -199,21 +200,25 @@ test('a web page in place of a file is refused as that, and what was kept stays'
   const memory = new MemoryCache();
   const cache = cacheOf(memory);
   await readText(INDEX, accessTo(answering('{}'), cache), asIs);
+  await cache.write();
   const access = accessTo(answering(WEB_PAGE), cache);
   for (const call of [() => readText(INDEX, access, asIs), () => readHashed(INDEX, shard.sha256, access), () => read(access)]) {
     await assert.rejects(call, { code: 'network', message: /found a web page/ });
   }
+  await cache.write();
   assert.deepEqual([...memory.files.keys()], [INDEX]);
   assert.equal(await readText(INDEX, accessTo(offline, cache), asIs), '{}');
 });
 
 test('a small file that is refused is not kept', async () => {
   const memory = new MemoryCache();
+  const access = accessTo(answering('[]'), cacheOf(memory));
   const refuse = (): string => {
     throw new Error('not an index');
   };
-  await assert.rejects(readText(INDEX, accessTo(answering('[]'), cacheOf(memory)), refuse), /not an index/);
-  await assert.rejects(readHashed(INDEX, shard.sha256, accessTo(answering('[]'), cacheOf(memory))), { code: 'integrity', message: /reload the page/ });
+  await assert.rejects(readText(INDEX, access, refuse), /not an index/);
+  await assert.rejects(readHashed(INDEX, shard.sha256, access), { code: 'integrity', message: /reload the page/ });
+  await access.cache!.write();
   assert.equal(memory.files.size, 0);
 });
 
@@ -232,14 +237,14 @@ test('the index is found by its address or its folder, with a query and without'
   assert.throws(() => addressOfIndex('org/name'), { code: 'usage', message: /found org\/name/ }); // there is no page that it could be relative to
 });
 
-test('what only looks at a package keeps nothing of it, and what loads it does', async () => {
-  for (const [keeps, files] of [[false, []], [true, [INDEX]]] as const) {
-    const memory = new MemoryCache();
-    let opened = 0;
-    Object.assign(globalThis, { caches: { open: async () => ((opened += 1), memory), match: async () => undefined } });
-    const index = { format: 'rdrr-web', version: 1, model: 'm', package: '..', manifest: shard.sha256, size: 1, text: {}, programs: [] };
-    const source = await openSource(BASE, { fetch: answering(JSON.stringify(index)) }, keeps);
-    assert.equal((await surveyOf(source, {})).cached, false);
-    assert.deepEqual([opened, [...memory.files.keys()]], [files.length, files]);
-  }
+test('nothing is kept of a package of which no shard was read, and with the first shard all is', async () => {
+  const memory = new MemoryCache();
+  cacheOf(memory);
+  const index = { format: 'rdrr-web', version: 1, model: 'm', package: '..', manifest: shard.sha256, size: 1, text: {}, programs: [] };
+  const source = await openSource(`${BASE}web`, { fetch: answering(JSON.stringify(index)) });
+  assert.equal((await surveyOf(source, {})).cached, false);
+  await assert.rejects(read({ ...source.access, fetch: answering('', 404) }), { code: 'network' });
+  assert.deepEqual([...memory.files.keys()], []);
+  await read({ ...source.access, fetch: server().fetch });
+  assert.deepEqual([...memory.files.keys()], [source.url, addressOf(BASE, shard)]);
 });

@@ -4,7 +4,7 @@ import { readText } from '../load/source.js';
 import { freshSeed } from '../sampling/words.js';
 import { hiddenStates } from '../sequence/hidden.js';
 import { Course, Sequence, type Generation, type Group } from '../sequence/sequence.js';
-import { openText, type TextFiles } from '../text/index.js';
+import { Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { grownModel, openModel, openSource, openTower, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
@@ -52,7 +52,7 @@ export class Engine extends Answers {
 
   /** Return what a load would need, without loading: size, memory, whether this device has what it takes. */
   static async survey(url: string, options: LoadOptions = {}): Promise<Survey> {
-    return surveyOf(await openSource(url, options, false), options);
+    return surveyOf(await openSource(url, options), options);
   }
 
   /** Resolves with the reason when the device was lost and could not be opened again. */
@@ -75,7 +75,7 @@ export class Engine extends Answers {
       (request, call) => this.run(request, call),
     );
     const { manifest, player } = opened;
-    const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
+    const text = files && new Text({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     const { images } = player.program;
     const { processor: recipe } = manifest;
     this.sight = images && recipe && opened.tower ? new Sight(new SeenImages(images), recipe, () => this.room, () => openTower(this.source, this.opened)) : null;

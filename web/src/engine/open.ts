@@ -53,12 +53,12 @@ export interface Opened {
   tower: ProgramEntry | null;
 }
 
-/** Read the index at a URL, which may be that of its folder; `keeps` is false if the browser does not keep it yet. */
-export async function openSource(url: string, options: LoadOptions = {}, keeps = true): Promise<Source> {
+/** Read the index at a URL, which may be that of its folder. */
+export async function openSource(url: string, options: LoadOptions = {}): Promise<Source> {
   const absolute = addressOfIndex(url);
   const access: Access = {
     fetch: options.fetch ?? ((...request) => fetch(...request)),
-    cache: options.cache === false || !globalThis.caches ? null : new FileCache(absolute, keeps),
+    cache: options.cache === false || !globalThis.caches ? null : new FileCache(absolute),
     signal: options.signal,
     arrived: () => {},
   };
@@ -131,6 +131,7 @@ export async function openModel({ url, index, base, access }: Source, options: L
     const tensors = await checked(device, 'weights', () => fill(player, manifest, read, projectionTensors(manifest.embedding)));
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
+    await access.cache?.write();
     await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, tower ? [entry, tower] : [entry]));
     onProgress({ stage: 'ready', loaded, total: index.size });
     return { player, manifest, tensors, entry, adapter, tower };
@@ -147,6 +148,7 @@ export async function openTower({ url, index, base, access }: Source, { tower, m
   const player = await Player.open(device, program, tower.contexts.least);
   try {
     await checked(device, 'weights of the vision tower', () => fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, access)));
+    await access.cache?.write();
     return new Tower(player);
   } catch (error) {
     player.close();

@@ -41,7 +41,7 @@ export async function surveyOf(source: Source, options: LoadOptions): Promise<Su
 
 /** Return whether a browser keeps all shards of the package of an index. */
 export async function isCached(url: string): Promise<boolean> {
-  return holdsShards(await openSource(url, {}, false));
+  return holdsShards(await openSource(url));
 }
 
 async function holdsShards({ index, base, access }: Source): Promise<boolean> {

@@ -13,13 +13,13 @@ export function addressOfIndex(given: string): string {
   }
 }
 
-/** The files of a package that this browser keeps, in its Cache storage. Reading alone makes no cache. */
+/** The files of a package that this browser keeps, in its Cache storage. Nothing is kept of a package of which no shard was read. */
 export class FileCache {
   private readonly name: string;
+  private readonly texts = new Map<string, string>(); // not written yet
 
-  /** `keeps` is false for what only looks. */
-  constructor(base: string, private readonly keeps = true) {
-    this.name = PREFIX + base;
+  constructor(index: string) {
+    this.name = PREFIX + index;
   }
 
   /** Return a file, or null if it is not kept. */
@@ -31,8 +31,18 @@ export class FileCache {
     return Boolean(await this.match(url));
   }
 
-  async write(url: string, content: BufferSource | string): Promise<void> {
-    if (this.keeps) await this.change((cache) => cache.put(url, new Response(content)));
+  /** Keep a small file as soon as a shard is kept. */
+  keepText(url: string, text: string): void {
+    this.texts.set(url, text);
+  }
+
+  /** Keep the small files that were read until now, and a shard. */
+  async write(url?: string, content?: BufferSource): Promise<void> {
+    await this.change(async (cache) => {
+      for (const [at, text] of this.texts) await cache.put(at, new Response(text));
+      this.texts.clear();
+      if (url !== undefined) await cache.put(url, new Response(content));
+    });
   }
 
   async delete(url: string): Promise<void> {

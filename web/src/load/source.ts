@@ -33,7 +33,7 @@ export async function readText<Value>(url: string, access: Access, read: (text: 
   }
   if (PAGE.test(text)) throw pageFault(url);
   const value = await read(text);
-  await access.cache?.write(url, text);
+  access.cache?.keepText(url, text);
   return value;
 }
 
