@@ -19,7 +19,8 @@ const base = new URL('./', location.href).href;
 if (await ServerEngine.isThere(base)) engines.server = new ServerEngine(base, () => key.get());
 // `rdrr web --page` writes the index beside the page; a server has it in the package's folder.
 const asked = new URLSearchParams(location.search).get('model');
-for (const place of asked ? [asked] : ['index.json', 'package/web/index.json']) {
+if (asked) engines.browser = new BrowserEngine(asked); // what is wrong with it is said when it is surveyed
+for (const place of ['index.json', 'package/web/index.json']) {
   const index = new URL(place, base).href;
   if (!engines.browser && (await BrowserEngine.isThere(index))) engines.browser = new BrowserEngine(index);
 }

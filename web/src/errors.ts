@@ -22,3 +22,10 @@ export function parseJson<Value>(text: string, where: string): Value {
     throw new RdrrError('format', `${where}: not JSON`, { cause: error });
   }
 }
+
+/** Return a part of a file that another part names; an error says that there is none. */
+export function partOf<Value>(parts: readonly Value[] | Readonly<Record<string, Value>>, key: number | string, kind: string): Value {
+  const part = (parts as Readonly<Record<string, Value>> | undefined)?.[key];
+  if (part === undefined) throw new RdrrError('format', `the program has no ${kind} ${key}`);
+  return part;
+}

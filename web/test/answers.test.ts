@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { AnswerReader, type Part } from '../src/text/answers.js';
+import { Answer, type Delta } from '../src/text/answers.js';
 import type { Schemas } from '../src/text/bodies.js';
 import { recognise } from '../src/text/formats.js';
 import { LiteralReader } from '../src/text/literals.js';
@@ -15,10 +15,20 @@ const read = (file: string): string => readFileSync(join(root, file), 'utf8');
 // Browsers force no call.
 const cases = (JSON.parse(read('tests/data/vectors/answers.json')) as { cases: Case[] }).cases.filter(({ forced }) => forced === null);
 
+type Part = { kind: 'content' | 'reasoning'; text: string } | { kind: 'call'; name: string; arguments: string };
+
+function partOf(delta: Delta): Part {
+  if ('content' in delta) return { kind: 'content', text: delta.content };
+  if ('reasoning_content' in delta) return { kind: 'reasoning', text: delta.reasoning_content };
+  const [call] = delta.tool_calls;
+  return { kind: 'call', ...(call!.function as { name: string; arguments: string }) };
+}
+
 function partsOf({ template, tools, prompt }: Case, pieces: readonly string[]): object[] {
-  const reader = new AnswerReader(recognise(template), { schemas: tools, prompt });
-  const parts = [...pieces.flatMap((piece) => reader.feed(piece)), ...reader.end()];
-  return joined(parts).map((part) => (part.kind === 'call' ? { ...part, arguments: JSON.parse(part.arguments) as object } : part));
+  const answer = new Answer(recognise(template), { schemas: tools, prompt });
+  const parts = joined([...pieces.flatMap((piece) => answer.push(piece)), ...answer.end()].map(partOf));
+  assert.equal(answer.hasCalls, parts.some(({ kind }) => kind === 'call'));
+  return parts.map((part) => (part.kind === 'call' ? { ...part, arguments: JSON.parse(part.arguments) as object } : part));
 }
 
 function joined(parts: readonly Part[]): Part[] {
@@ -43,8 +53,8 @@ for (const given of cases) {
 }
 
 test('large whole numbers of a call keep their digits', () => {
-  const reader = new AnswerReader(recognise('<tool_call>'), { schemas: { f: {} } });
-  const parts = [...reader.feed('<tool_call>{"name": "f", "arguments": {"id": 12345678901234567890}}</tool_call>'), ...reader.end()];
+  const reader = new Answer(recognise('<tool_call>'), { schemas: { f: {} } });
+  const parts = [...reader.push('<tool_call>{"name": "f", "arguments": {"id": 12345678901234567890}}</tool_call>'), ...reader.end()].map(partOf);
   assert.deepEqual(parts, [{ kind: 'call', name: 'f', arguments: '{"id": 12345678901234567890}' }]);
 });
 
@@ -56,9 +66,9 @@ for (const text of ['', '{', '{"a"', '{"a": }', '[1, 2', '"open', '['.repeat(100
 }
 
 test('a long answer of open marks takes no long time', () => {
-  const reader = new AnswerReader(recognise('<tool_call>\n<function='), { schemas: {} });
-  reader.feed('<tool_call>');
-  for (let at = 0; at < 20_000; at += 1) reader.feed('<parameter=a>');
-  const parts = joined(reader.end());
+  const reader = new Answer(recognise('<tool_call>\n<function='), { schemas: {} });
+  reader.push('<tool_call>');
+  for (let at = 0; at < 20_000; at += 1) reader.push('<parameter=a>');
+  const parts = joined(reader.end().map(partOf));
   assert.equal(parts.length, 1);
 });

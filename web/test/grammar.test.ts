@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { Grammars, type GrammarLibrary } from '../src/text/grammar.js';
-import { openText } from '../src/text/index.js';
+import { Text } from '../src/text/index.js';
 
 const root = join(import.meta.dirname, '../..');
 const { kinds, tokens, ends } = JSON.parse(readFileSync(join(root, '../tests/data/vectors/text.json'), 'utf8'));
@@ -28,7 +28,7 @@ const has = (mask: Uint32Array, id: number): boolean => Boolean((mask[id >> 5]! 
 
 for (const name of NAMES) {
   test(`${name}: a schema lets its texts follow, and nothing else`, async () => {
-    const text = openText({ tokenizer: JSON.stringify(kinds[name].tokenizer), config: JSON.stringify(tokens), template: null, stated: null, ends });
+    const text = new Text({ tokenizer: JSON.stringify(kinds[name].tokenizer), config: JSON.stringify(tokens), template: null, stated: null, ends });
     const { vocabulary } = text;
     const grammars = await Grammars.open(library, vocabulary, vocabulary.tokens.length, ends);
     const special = vocabulary.tokens.flatMap((token, id) => (token || ends.includes(id) ? [] : [id]));

@@ -2,8 +2,10 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
-import { FileCache } from '../src/load/cache.js';
-import { addressOf, readShard, readText, type Access } from '../src/load/source.js';
+import { openSource } from '../src/engine/open.js';
+import { surveyOf } from '../src/engine/survey.js';
+import { addressOfIndex, FileCache } from '../src/load/cache.js';
+import { addressOf, readHashed, readShard, readText, type Access } from '../src/load/source.js';
 
 const CONTENT = Uint8Array.from({ length: 1000 }, (_, index) => index % 251);
 const BASE = 'http://host/model/';
@@ -30,9 +32,9 @@ class MemoryCache {
   }
 }
 
-async function cacheOf(memory: MemoryCache): Promise<FileCache> {
-  Object.assign(globalThis, { caches: { open: async () => memory } });
-  return (await FileCache.open(BASE))!;
+function cacheOf(memory: MemoryCache): FileCache {
+  Object.assign(globalThis, { caches: { open: async () => memory, match: async (url: string) => memory.match(url) } });
+  return new FileCache(BASE);
 }
 
 /** A server of CONTENT whose n-th answer breaks off after `breaks[n]` bytes, and what it was asked for. */
@@ -68,10 +70,10 @@ const offline = async (): Promise<Response> => Promise.reject(new TypeError('off
 test('a shard is downloaded whole, verified and kept', async () => {
   const memory = new MemoryCache();
   const { asked, fetch } = server();
-  const access = accessTo(fetch, await cacheOf(memory));
+  const access = accessTo(fetch, cacheOf(memory));
   assert.deepEqual(await read(access), CONTENT);
   assert.deepEqual(memory.files.get(addressOf(BASE, shard)), CONTENT);
-  assert.deepEqual(await read(accessTo(offline, await cacheOf(memory))), CONTENT);
+  assert.deepEqual(await read(accessTo(offline, cacheOf(memory))), CONTENT);
   assert.deepEqual(asked, [null]);
   assert.equal(access.bytes(), 1000);
 });
@@ -93,7 +95,7 @@ test('a server without ranges begins again, and progress goes back', async () =>
 
 test('a connection that always breaks is a fault of the network', async () => {
   const { asked, fetch } = server([1, 2, 3]);
-  await assert.rejects(read(accessTo(fetch)), { code: 'network', message: /broke 3 times/ });
+  await assert.rejects(read(accessTo(fetch)), { code: 'network', message: /broke 3 times.*expected 1000 bytes, found 3/ });
   assert.equal(asked.length, 3);
 });
 
@@ -102,7 +104,7 @@ test('a damaged shard and a truncated one are refused and not kept', async () =>
   const damaged = CONTENT.slice();
   damaged[500]! ^= 1;
   for (const [content, message] of [[damaged, /expected SHA-256/], [CONTENT.slice(0, 999), /expected 1000 bytes, found 999/]] as const) {
-    const access = accessTo(server([], content).fetch, await cacheOf(memory));
+    const access = accessTo(server([], content).fetch, cacheOf(memory));
     await assert.rejects(read(access), { code: 'integrity', message });
   }
   assert.equal(memory.files.size, 0);
@@ -117,14 +119,14 @@ test('a kept shard that is damaged is downloaded again', async () => {
   const memory = new MemoryCache();
   memory.files.set(addressOf(BASE, shard), new Uint8Array(1000));
   const { asked, fetch } = server();
-  assert.deepEqual(await read(accessTo(fetch, await cacheOf(memory))), CONTENT);
+  assert.deepEqual(await read(accessTo(fetch, cacheOf(memory))), CONTENT);
   assert.equal(asked.length, 1);
   assert.deepEqual(memory.files.get(addressOf(BASE, shard)), CONTENT);
 });
 
 test('a full quota loads the model all the same', async () => {
   const memory = new MemoryCache(10);
-  assert.deepEqual(await read(accessTo(server().fetch, await cacheOf(memory))), CONTENT);
+  assert.deepEqual(await read(accessTo(server().fetch, cacheOf(memory))), CONTENT);
   assert.equal(memory.files.size, 0);
 });
 
@@ -145,7 +147,7 @@ function useLocks(): void {
 test('tabs that read a shard at the same time download it once, unless the download of the first one fails', async () => {
   for (const [broken, downloads] of [[[], 1], [[1, 2, 3], 4]] as const) {
     useLocks();
-    const cache = await cacheOf(new MemoryCache());
+    const cache = cacheOf(new MemoryCache());
     const { asked, fetch } = server([...broken]);
     const [first, second] = [accessTo(fetch, cache), accessTo(fetch, cache)];
     const [one, other] = await Promise.allSettled([read(first), read(second)]);
@@ -158,7 +160,7 @@ test('tabs that read a shard at the same time download it once, unless the downl
 
 test('an abort ends the waiting for another tab', async () => {
   useLocks();
-  const cache = await cacheOf(new MemoryCache());
+  const cache = cacheOf(new MemoryCache());
   const controller = new AbortController();
   const { asked, fetch } = server();
   let begin = (): void => {};
@@ -180,13 +182,69 @@ test('an abort ends a download, and is not retried', async () => {
   assert.equal(asked.length, 1);
 });
 
-test('small files come from the network, and without one from the cache', async () => {
-  const cache = await cacheOf(new MemoryCache());
-  const url = `${BASE}index.json`;
-  const answers = async (): Promise<Response> => new Response('{}');
-  assert.equal(await readText(url, accessTo(answers, cache)), '{}');
-  assert.equal(await readText(url, accessTo(offline, cache)), '{}');
-  await assert.rejects(readText(url, accessTo(offline)), { code: 'network', message: /not reachable/ });
-  const missing = async (): Promise<Response> => new Response('', { status: 404 });
-  await assert.rejects(readText(url, accessTo(missing, cache)), { code: 'network', message: /HTTP 404/ });
+const INDEX = `${BASE}index.json`;
+const asIs = (text: string): string => text;
+const answering = (text: string, status = 200) => async (): Promise<Response> => new Response(text, { status });
+const WEB_PAGE = '\n<!DOCTYPE html><p>Welcome</p>';
+
+test('small files come from the network, and without one, or while the host fails, from the cache', async () => {
+  const cache = cacheOf(new MemoryCache());
+  assert.equal(await readText(INDEX, accessTo(answering('{}'), cache), asIs), '{}');
+  await cache.write();
+  for (const fetch of [offline, answering('', 503)]) assert.equal(await readText(INDEX, accessTo(fetch, cache), asIs), '{}');
+  await assert.rejects(readText(INDEX, accessTo(offline), asIs), { code: 'network', message: /not reachable.*TypeError: offline.*access-control-allow-origin/ });
+  await assert.rejects(readText(INDEX, accessTo(answering('', 404), cache), asIs), { code: 'network', message: /HTTP 404; .*rdrr web/ });
+});
+
+test('a web page in place of a file is refused as that, and what was kept stays', async () => {
+  const memory = new MemoryCache();
+  const cache = cacheOf(memory);
+  await readText(INDEX, accessTo(answering('{}'), cache), asIs);
+  await cache.write();
+  const access = accessTo(answering(WEB_PAGE), cache);
+  for (const call of [() => readText(INDEX, access, asIs), () => readHashed(INDEX, shard.sha256, access), () => read(access)]) {
+    await assert.rejects(call, { code: 'network', message: /found a web page/ });
+  }
+  await cache.write();
+  assert.deepEqual([...memory.files.keys()], [INDEX]);
+  assert.equal(await readText(INDEX, accessTo(offline, cache), asIs), '{}');
+});
+
+test('a small file that is refused is not kept', async () => {
+  const memory = new MemoryCache();
+  const access = accessTo(answering('[]'), cacheOf(memory));
+  const refuse = (): string => {
+    throw new Error('not an index');
+  };
+  await assert.rejects(readText(INDEX, access, refuse), /not an index/);
+  await assert.rejects(readHashed(INDEX, shard.sha256, access), { code: 'integrity', message: /reload the page/ });
+  await access.cache!.write();
+  assert.equal(memory.files.size, 0);
+});
+
+test('a host that fails for a moment is asked again', async () => {
+  const { fetch } = server();
+  let asked = 0;
+  const access = accessTo(async (url, init) => ((asked += 1) === 1 ? new Response('', { status: 503 }) : fetch(url, init)));
+  assert.deepEqual(await read(access), CONTENT);
+  await assert.rejects(read(accessTo(answering('', 403))), { code: 'network', message: /HTTP 403; the host does not give it to this page/ });
+});
+
+test('the index is found by its address or its folder, with a query and without', () => {
+  for (const query of ['', '?v=2']) {
+    for (const path of ['web', 'web/', 'web/index.json']) assert.equal(addressOfIndex(`http://host/${path}${query}`), `http://host/web/index.json${query}`);
+  }
+  assert.throws(() => addressOfIndex('org/name'), { code: 'usage', message: /found org\/name/ }); // there is no page that it could be relative to
+});
+
+test('nothing is kept of a package of which no shard was read, and with the first shard all is', async () => {
+  const memory = new MemoryCache();
+  cacheOf(memory);
+  const index = { format: 'rdrr-web', version: 1, model: 'm', package: '..', manifest: shard.sha256, size: 1, text: {}, programs: [] };
+  const source = await openSource(`${BASE}web`, { fetch: answering(JSON.stringify(index)) });
+  assert.equal((await surveyOf(source, {})).cached, false);
+  await assert.rejects(read({ ...source.access, fetch: answering('', 404) }), { code: 'network' });
+  assert.deepEqual([...memory.files.keys()], []);
+  await read({ ...source.access, fetch: server().fetch });
+  assert.deepEqual([...memory.files.keys()], [source.url, addressOf(BASE, shard)]);
 });

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { ChatMessage, Tool } from '../src/text/messages.js';
-import { openText, type Text } from '../src/text/index.js';
+import { Text } from '../src/text/index.js';
 import { ChatTemplate } from '../src/text/template.js';
 
 interface Stream { prompt: number[]; ids: number[]; stop: string[]; pieces: string[]; stopped_by: string | null }
@@ -18,7 +18,7 @@ const vectors = JSON.parse(readFileSync(file, 'utf8')) as Vectors;
 
 function opened(kind: Kind, template: string | null = null): Text {
   const { ends, tokens } = vectors;
-  return openText({ tokenizer: JSON.stringify(kind.tokenizer), config: JSON.stringify(tokens), template, stated: null, ends });
+  return new Text({ tokenizer: JSON.stringify(kind.tokenizer), config: JSON.stringify(tokens), template, stated: null, ends });
 }
 
 for (const [name, kind] of Object.entries(vectors.kinds)) {
@@ -61,7 +61,7 @@ const refused = JSON.parse(readFileSync(join(file, '../refused_tokenizers.json')
 
 for (const { name, parts } of refused) {
   test(`a tokenizer with ${name} is refused by that name`, () => {
-    const open = (tokenizer: object): Text => openText({ tokenizer: JSON.stringify(tokenizer), config: null, template: null, stated: null });
+    const open = (tokenizer: object): Text => new Text({ tokenizer: JSON.stringify(tokenizer), config: null, template: null, stated: null });
     assert.ok(open(plain.tokenizer));
     assert.throws(() => open({ ...plain.tokenizer, ...parts }), (error: Error) => error.message.includes(name));
   });
@@ -80,7 +80,7 @@ test('an answer has its reasoning and calls apart, and its marks are special tok
     tokenizer.added_tokens.push({ ...tokenizer.added_tokens[1]!, content, id: next + at, special: true });
   }
   const template = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<think></think><tool_call>{% if add_generation_prompt %}<|user|><think>\n{% endif %}";
-  const text = openText({ tokenizer: JSON.stringify(tokenizer), config: JSON.stringify(vectors.tokens), template, stated: null });
+  const text = new Text({ tokenizer: JSON.stringify(tokenizer), config: JSON.stringify(vectors.tokens), template, stated: null });
   const prompt = text.chat!.encode([{ role: 'user', content: 'hi' }]);
   const tools: Tool[] = [{ type: 'function', function: { name: 'f' } }];
   const written = 'so I call</think>Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|end|>';

@@ -24,7 +24,7 @@ export async function openAdapter(gpu: GPU | undefined): Promise<GPUAdapter> {
   const { reason, adapter } = await support(gpu);
   if (adapter) return adapter;
   const messages: Record<string, string> = {
-    'no-webgpu': 'this browser has no WebGPU; use a current Chrome, Edge, Firefox or Safari',
+    'no-webgpu': 'this browser has no WebGPU; use a current Chrome, Edge or Safari, or Firefox on Windows or macOS',
     insecure: 'WebGPU needs a secure page: serve it over https, or from localhost',
     'no-adapter': 'the browser offers no WebGPU adapter; see whether its hardware acceleration is switched on',
   };
@@ -84,9 +84,9 @@ export async function openDevice(adapter: GPUAdapter, demand: Demand, later: Dem
   const lack = lackOf(adapter, demand);
   if (lack) throw new RdrrError('device', `the adapter lacks what the program needs: ${lack}`);
   const limits = Object.entries(limitsOf(later)).map(([name, limit]) => [name, Math.min(limit, adapter.limits[name as 'maxBufferSize'] ?? limit)]);
-  return adapter.requestDevice({
-    requiredFeatures: [...(demand.needs.features ?? [])] as GPUFeatureName[],
-    requiredLimits: Object.fromEntries(limits),
+  const described = { requiredFeatures: [...(demand.needs.features ?? [])] as GPUFeatureName[], requiredLimits: Object.fromEntries(limits) };
+  return adapter.requestDevice(described).catch((error: unknown) => {
+    throw new RdrrError('device', `the browser opens no device: ${String(error)}; close other pages that use the graphics card, and reload`, { cause: error });
   });
 }
 

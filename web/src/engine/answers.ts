@@ -1,5 +1,5 @@
-import type { Delta, ToolCall, ToolCallDelta } from '../text/index.js';
-import type { AnyEvent, AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, Finish, Logprob, TextEvent, Usage, VectorEvent } from './requests.js';
+import type { ToolCall, ToolCallDelta } from '../text/index.js';
+import type { AnyEvent, AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, Finish, Logprob, TextEvent, TextRequest, Usage, VectorEvent } from './requests.js';
 
 interface Head<Name extends string> {
   id: string;
@@ -43,15 +43,20 @@ export interface ChatChunk extends Head<'chat.completion.chunk'> {
   usage?: Usage;
 }
 
+interface TextChoice {
+  index: number;
+  text: string;
+  token_ids: number[];
+  logprobs: CompletionLogprobs | null;
+  finish_reason: Finish;
+}
+
 export interface Completion extends Head<'text_completion'> {
-  choices: { index: number; text: string; token_ids: number[]; logprobs: CompletionLogprobs | null; finish_reason: Finish }[];
+  choices: TextChoice[];
   usage: Usage;
 }
 
-export interface CompletionChunk extends Head<'text_completion'> {
-  choices: { index: number; text: string; token_ids: number[]; logprobs: CompletionLogprobs | null; finish_reason: Finish }[];
-  usage?: Usage;
-}
+export type CompletionChunk = Omit<Completion, 'usage'> & { usage?: Usage };
 
 export interface EmbeddingList {
   object: 'list';
@@ -69,13 +74,13 @@ type Run<Event = TextEvent> = (request: AnyRequest, options: CallOptions) => Asy
 
 /** The part of OpenAI's client that makes texts and embeddings, over anything that yields their parts. */
 export class Answers {
-  readonly chat: { readonly completions: ChatCompletions };
-  readonly completions: Completions;
+  readonly chat: { readonly completions: Texts<ChatRequest, ChatChunk, ChatCompletion> };
+  readonly completions: Texts<CompletionRequest, CompletionChunk, Completion>;
   readonly embeddings: Embeddings;
 
   constructor(model: () => string, run: Run<AnyEvent>) {
-    this.chat = { completions: new ChatCompletions(model, run as Run) };
-    this.completions = new Completions(model, run as Run);
+    this.chat = { completions: new Texts(model, run as Run, 'chat') };
+    this.completions = new Texts(model, run as Run, 'completion');
     this.embeddings = new Embeddings(model, run as Run<VectorEvent>);
   }
 
@@ -85,38 +90,34 @@ export class Answers {
   }
 }
 
-class Caller<Event> {
+class Texts<Request extends TextRequest, Chunk, Whole> {
   constructor(
-    protected readonly model: () => string,
-    protected readonly run: Run<Event>,
+    private readonly model: () => string,
+    private readonly run: Run,
+    private readonly kind: keyof typeof KINDS,
   ) {}
-}
 
-class ChatCompletions extends Caller<TextEvent> {
-  create(request: ChatRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<ChatChunk>>;
-  create(request: ChatRequest & { stream?: false | null }, options?: CallOptions): Promise<ChatCompletion>;
-  async create(request: ChatRequest, options: CallOptions = {}): Promise<AsyncIterable<ChatChunk> | ChatCompletion> {
-    const events = this.run({ kind: 'chat', request }, options);
-    const head = headOf('chat.completion', 'chatcmpl-', this.model());
-    if (request.stream) return chatChunks({ ...head, object: 'chat.completion.chunk' }, request, events);
-    return gathered(head, events, ({ deltas, ids, logprobs }) => ({ message: messageOf(deltas, ids), logprobs: chatLogprobs(logprobs) }));
-  }
-}
-
-class Completions extends Caller<TextEvent> {
-  create(request: CompletionRequest & { stream: true }, options?: CallOptions): Promise<AsyncIterable<CompletionChunk>>;
-  create(request: CompletionRequest & { stream?: false | null }, options?: CallOptions): Promise<Completion>;
-  async create(request: CompletionRequest, options: CallOptions = {}): Promise<AsyncIterable<CompletionChunk> | Completion> {
-    const events = this.run({ kind: 'completion', request }, options);
-    const head = headOf('text_completion', 'cmpl-', this.model());
-    if (request.stream) return completionChunks(head, request, events);
-    return gathered(head, events, ({ text, ids, logprobs }) => ({ text, token_ids: ids, logprobs: completionLogprobs(logprobs) }));
+  create(request: Request & { stream: true }, options?: CallOptions): Promise<AsyncIterable<Chunk>>;
+  create(request: Request & { stream?: false | null }, options?: CallOptions): Promise<Whole>;
+  async create(request: Request, options: CallOptions = {}): Promise<AsyncIterable<Chunk> | Whole> {
+    const { object, prefix, choicesOf } = KINDS[this.kind];
+    const id = prefix + Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join('');
+    const head = { id, object, created: Math.floor(Date.now() / 1000), model: this.model() };
+    const events = this.run({ kind: this.kind, request } as unknown as AnyRequest, options);
+    if (!request.stream) return { ...head, ...(await joined(choicesOf, events)) } as Whole;
+    const chunk = this.kind === 'chat' ? { ...head, object: 'chat.completion.chunk' } : head;
+    return chunks(chunk, choicesOf, events, Boolean(request.stream_options?.include_usage)) as AsyncIterable<Chunk>;
   }
 }
 
 type EmbedOptions = Pick<EmbeddingRequest, 'prompt_name' | 'truncate' | 'dimensions'>;
 
-class Embeddings extends Caller<VectorEvent> {
+class Embeddings {
+  constructor(
+    private readonly model: () => string,
+    private readonly run: Run<VectorEvent>,
+  ) {}
+
   async create(request: EmbeddingRequest, options: CallOptions = {}): Promise<EmbeddingList> {
     const events = await this.vectors(request, options);
     const data = events.map(({ index, vector }) => ({ object: 'embedding' as const, index, embedding: [...vector] }));
@@ -132,96 +133,76 @@ class Embeddings extends Caller<VectorEvent> {
   }
 }
 
-function headOf<Name extends string>(object: Name, prefix: string, model: string): Head<Name> {
-  const id = prefix + Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join('');
-  return { id, object, created: Math.floor(Date.now() / 1000), model };
+type Fields = Record<string, unknown>;
+
+/** What the parts before have of a text. */
+interface Before {
+  isFirst: boolean;
+  characters: number;
 }
 
-async function* chatChunks(
-  head: Head<'chat.completion.chunk'>,
-  request: ChatRequest,
-  events: AsyncIterable<TextEvent>,
-): AsyncGenerator<ChatChunk> {
-  const begun = new Set<number>();
-  const chunk = (index: number, delta: ChatDelta, finish_reason: Finish, entries?: readonly Logprob[]): ChatChunk => ({
-    ...head,
-    choices: [{ index, delta, logprobs: chatLogprobs(entries), finish_reason }],
-  });
-  for await (const { index, deltas = [], ids, finish, logprobs, usage } of events) {
-    if (!begun.has(index)) yield chunk(index, { role: 'assistant', content: '' }, null);
-    begun.add(index);
-    for (const delta of deltas) yield chunk(index, delta, null);
-    if (ids.length || finish) yield chunk(index, ids.length ? { token_ids: ids } : {}, finish, logprobs);
-    if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
-  }
+type ChoicesOf = (event: TextEvent, before: Before) => Fields[];
+
+const KINDS = {
+  chat: { object: 'chat.completion', prefix: 'chatcmpl-', choicesOf: chatChoices },
+  completion: { object: 'text_completion', prefix: 'cmpl-', choicesOf: textChoices },
+} as const;
+
+function chatChoices({ index, deltas = [], ids, finish, logprobs }: TextEvent, { isFirst }: Before): Fields[] {
+  const first = isFirst ? [{ role: 'assistant', content: '' }] : [];
+  const choices: Fields[] = [...first, ...deltas].map((delta) => ({ index, delta, logprobs: null, finish_reason: null }));
+  const recorded = logprobs ? { content: logprobs, refusal: null } : null;
+  if (ids.length || finish) choices.push({ index, delta: ids.length ? { token_ids: ids } : {}, logprobs: recorded, finish_reason: finish });
+  return choices;
 }
 
-async function* completionChunks(
-  head: Head<'text_completion'>,
-  request: CompletionRequest,
-  events: AsyncIterable<TextEvent>,
-): AsyncGenerator<CompletionChunk> {
-  for await (const { index, text, ids, finish, logprobs, usage } of events) {
-    yield { ...head, choices: [{ index, text, token_ids: ids, logprobs: completionLogprobs(logprobs), finish_reason: finish }] };
-    if (usage && request.stream_options?.include_usage) yield { ...head, choices: [], usage };
-  }
+function textChoices({ index, text, ids, finish, logprobs }: TextEvent, before: Before): Fields[] {
+  return [{ index, text, token_ids: ids, logprobs: logprobs ? completionLogprobs(logprobs, before) : null, finish_reason: finish }];
 }
 
-interface Whole {
-  text: string;
-  ids: number[];
-  deltas: Delta[];
-  logprobs?: Logprob[];
-  finish: Finish;
-}
-
-type Gathered<Name extends string, Choice> = Head<Name> & { choices: (Choice & { index: number; finish_reason: Finish })[]; usage: Usage };
-
-/** Return an answer of all texts of a request, and the usage of its last part. */
-async function gathered<Name extends string, Choice>(
-  head: Head<Name>,
-  events: AsyncIterable<TextEvent>,
-  choiceOf: (text: Whole) => Choice,
-): Promise<Gathered<Name, Choice>> {
-  const texts: Whole[] = [];
-  let usage: Usage | undefined;
-  for await (const event of events) {
-    const whole = (texts[event.index] ??= { text: '', ids: [], deltas: [], finish: null });
-    whole.text += event.text;
-    whole.ids.push(...event.ids);
-    whole.deltas.push(...(event.deltas ?? []));
-    if (event.logprobs) whole.logprobs = [...(whole.logprobs ?? []), ...event.logprobs];
-    whole.finish = event.finish;
-    usage = event.usage ?? usage;
-  }
-  const choices = texts.map((text, index) => ({ index, ...choiceOf(text), finish_reason: text.finish }));
-  return { ...head, choices, usage: usage! };
-}
-
-function chatLogprobs(entries?: readonly Logprob[]): ChatLogprobs | null {
-  return entries ? { content: [...entries], refusal: null } : null;
-}
-
-function completionLogprobs(entries?: readonly Logprob[]): CompletionLogprobs | null {
-  if (!entries) return null;
-  let end = 0;
+function completionLogprobs(entries: readonly Logprob[], before: Before): CompletionLogprobs {
   return {
     tokens: entries.map(({ token }) => token),
     token_logprobs: entries.map(({ logprob }) => logprob),
     top_logprobs: entries.map(({ top_logprobs }) => Object.fromEntries(top_logprobs.map(({ token, logprob }) => [token, logprob]))),
-    text_offset: entries.map(({ token }) => (end += token.length) - token.length),
+    text_offset: entries.map(({ token }) => (before.characters += token.length) - token.length),
   };
 }
 
-/** Return the message that the parts of an answer make. */
-function messageOf(deltas: readonly Delta[], token_ids: number[]): ChatMessageAnswer {
-  let [content, reasoning] = ['', ''];
-  const tool_calls: ToolCall[] = [];
-  for (const delta of deltas) {
-    if ('content' in delta) content += delta.content;
-    else if ('reasoning_content' in delta) reasoning += delta.reasoning_content;
-    else for (const { index: _, ...call } of delta.tool_calls) tool_calls.push(call as ToolCall);
+/** Yield each choice of the parts as a chunk of its own, and the usage if it was asked for. */
+async function* chunks(head: Fields, choicesOf: ChoicesOf, events: AsyncIterable<TextEvent>, withUsage: boolean): AsyncGenerator<Fields> {
+  const texts: Before[] = [];
+  for await (const event of events) {
+    const before = (texts[event.index] ??= { isFirst: true, characters: 0 });
+    for (const choice of choicesOf(event, before)) yield { ...head, choices: [choice] };
+    before.isFirst = false;
+    if (withUsage && event.usage) yield { ...head, choices: [], usage: event.usage };
   }
-  const parts = { ...(reasoning && { reasoning_content: reasoning }), ...(tool_calls.length && { tool_calls }) };
-  return { role: 'assistant', content, ...parts, token_ids };
+}
+
+/** Return the choices of a whole answer, which are those of its stream put together, and the usage. */
+async function joined(choicesOf: ChoicesOf, events: AsyncIterable<TextEvent>): Promise<Fields> {
+  const texts: Fields[] = [];
+  let usage: Usage | undefined;
+  for await (const event of chunks({}, choicesOf, events, true)) {
+    for (const { delta, ...choice } of event['choices'] as Fields[]) {
+      const text = (texts[choice['index'] as number] ??= delta ? { message: { token_ids: [] } } : {});
+      add(text, delta ? { ...choice, message: delta } : choice);
+    }
+    usage = (event['usage'] as Usage | undefined) ?? usage;
+  }
+  return { choices: texts, usage };
+}
+
+/** Add the fields of a part of an answer to those before: texts and lists grow. */
+function add(whole: Fields, part: object): Fields {
+  for (const [name, value] of Object.entries(part)) {
+    const before = whole[name];
+    if (name === 'tool_calls') whole[name] = [...((before as ToolCall[]) ?? []), ...(value as ToolCallDelta[]).map(({ index: _, ...call }) => call)];
+    else if (Array.isArray(value)) whole[name] = [...((before as unknown[]) ?? []), ...value];
+    else if (typeof value === 'string') whole[name] = ((before as string) ?? '') + value;
+    else if (value && typeof value === 'object') whole[name] = add((before as Fields) ?? {}, value);
+    else whole[name] = value ?? before ?? null;
+  }
+  return whole;
 }

@@ -4,7 +4,7 @@ import { readText } from '../load/source.js';
 import { freshSeed } from '../sampling/words.js';
 import { hiddenStates } from '../sequence/hidden.js';
 import { Course, Sequence, type Generation, type Group } from '../sequence/sequence.js';
-import { openText, type TextFiles } from '../text/index.js';
+import { Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { grownModel, openModel, openSource, openTower, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
@@ -75,7 +75,7 @@ export class Engine extends Answers {
       (request, call) => this.run(request, call),
     );
     const { manifest, player } = opened;
-    const text = files && openText({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
+    const text = files && new Text({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     const { images } = player.program;
     const { processor: recipe } = manifest;
     this.sight = images && recipe && opened.tower ? new Sight(new SeenImages(images), recipe, () => this.room, () => openTower(this.source, this.opened)) : null;
@@ -283,7 +283,7 @@ function shortened(vector: Float32Array, dimensions: number | null | undefined):
 
 /** Return the files of the text of a package; null if it has no tokenizer. */
 async function textFiles({ index, base, access }: Source): Promise<TextFiles | null> {
-  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access) : null);
+  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access, (text) => text) : null);
   const { tokenizer: name, config, special, template } = index.text;
   if (!name) return null;
   const files = await Promise.all([read(name), read(config), read(special), read(template)]);

@@ -45,7 +45,7 @@ const VERSION = 1;
 /** Return the index that a file holds. */
 export function readIndex(text: string, where: string): IndexFile {
   const index = parseJson<IndexFile>(text, where);
-  if (index.format !== 'rdrr-web') throw new RdrrError('format', `${where}: not what \`rdrr web\` writes`);
+  if (index.format !== 'rdrr-web') throw new RdrrError('format', `${where}: not the index.json that \`rdrr web\` writes beside a package`);
   if (index.version !== VERSION) {
     const message = `${where}: an index of version ${index.version}, expected ${VERSION}; run \`rdrr web\` again`;
     throw new RdrrError('format', message);

@@ -1,6 +1,6 @@
 import { checked, gpuOf, lackOf, openAdapter, openDevice, together, type Demand } from '../device/device.js';
 import { RdrrError } from '../errors.js';
-import { FileCache } from '../load/cache.js';
+import { addressOfIndex, FileCache } from '../load/cache.js';
 import { Tower } from '../images/tower.js';
 import { readManifest, type Manifest } from '../load/manifest.js';
 import { addressOf, readHashed, readShard, readText, type Access, type Fetch } from '../load/source.js';
@@ -55,15 +55,14 @@ export interface Opened {
 
 /** Read the index at a URL, which may be that of its folder. */
 export async function openSource(url: string, options: LoadOptions = {}): Promise<Source> {
-  const here = globalThis.location?.href;
-  const absolute = new URL(url.endsWith('.json') ? url : `${url.replace(/\/$/, '')}/index.json`, here).href;
+  const absolute = addressOfIndex(url);
   const access: Access = {
     fetch: options.fetch ?? ((...request) => fetch(...request)),
-    cache: options.cache === false ? null : await FileCache.open(absolute),
+    cache: options.cache === false || !globalThis.caches ? null : new FileCache(absolute),
     signal: options.signal,
     arrived: () => {},
   };
-  const index = readIndex(await readText(absolute, access), absolute);
+  const index = await readText(absolute, access, (text) => readIndex(text, absolute));
   const base = new URL(index.package.replace(/\/?$/, '/'), absolute).href;
   return { url: absolute, index, base, access };
 }
@@ -132,6 +131,7 @@ export async function openModel({ url, index, base, access }: Source, options: L
     const tensors = await checked(device, 'weights', () => fill(player, manifest, read, projectionTensors(manifest.embedding)));
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
+    await access.cache?.write();
     await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, tower ? [entry, tower] : [entry]));
     onProgress({ stage: 'ready', loaded, total: index.size });
     return { player, manifest, tensors, entry, adapter, tower };
@@ -148,6 +148,7 @@ export async function openTower({ url, index, base, access }: Source, { tower, m
   const player = await Player.open(device, program, tower.contexts.least);
   try {
     await checked(device, 'weights of the vision tower', () => fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, access)));
+    await access.cache?.write();
     return new Tower(player);
   } catch (error) {
     player.close();

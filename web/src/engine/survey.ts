@@ -1,7 +1,7 @@
 import { support, type Unsupported } from '../device/device.js';
 import { RdrrError } from '../errors.js';
 import { readManifest } from '../load/manifest.js';
-import { addressOf, readHashed } from '../load/source.js';
+import { addressOf, keptHashed } from '../load/source.js';
 import { contextOf } from '../program/program.js';
 import type { Contexts } from '../program/schema.js';
 import { sizeAt, type Span } from './index_file.js';
@@ -46,9 +46,10 @@ export async function isCached(url: string): Promise<boolean> {
 
 async function holdsShards({ index, base, access }: Source): Promise<boolean> {
   const { cache } = access;
-  if (!cache) return false;
   const where = `${base}manifest.json`;
-  const manifest = readManifest(await readHashed(where, index.manifest, access), where, index.shards);
+  const text = await keptHashed(where, index.manifest, access);
+  if (!cache || text === null) return false;
+  const manifest = readManifest(text, where, index.shards);
   const loaded = index.loads?.map((number) => manifest.shards[number]!) ?? manifest.shards;
   for (const shard of loaded) if (!(await cache.has(addressOf(base, shard)))) return false;
   return true;

@@ -2,42 +2,51 @@ import { RdrrError } from '../errors.js';
 
 const PREFIX = 'rdrr ';
 
-/** The files of a package that this browser keeps, in its Cache storage; for tests another storage. */
-export class FileCache {
-  private constructor(private readonly cache: Cache) {}
+/** Return the address of the index at a URL, which may be that of its folder. */
+export function addressOfIndex(given: string): string {
+  try {
+    const url = new URL(given, globalThis.location?.href);
+    if (!url.pathname.endsWith('.json')) url.pathname = `${url.pathname.replace(/\/$/, '')}/index.json`;
+    return url.href;
+  } catch (error) {
+    throw new RdrrError('usage', `expected the URL of the index.json that \`rdrr web\` wrote, found ${String(given)}`, { cause: error });
+  }
+}
 
-  /** Return the cache of a package, or null where the browser has none (a page without TLS, private windows). */
-  static async open(base: string): Promise<FileCache | null> {
-    try {
-      return new FileCache(await caches.open(PREFIX + base));
-    } catch {
-      return null;
-    }
+/** The files of a package that this browser keeps, in its Cache storage. Nothing is kept of a package of which no shard was read. */
+export class FileCache {
+  private readonly name: string;
+  private readonly texts = new Map<string, string>(); // not written yet
+
+  constructor(index: string) {
+    this.name = PREFIX + index;
   }
 
   /** Return a file, or null if it is not kept. */
   async read(url: string): Promise<ArrayBuffer | null> {
-    const answer = await this.cache.match(url);
-    return answer ? answer.arrayBuffer() : null;
-  }
-
-  /** Keep a file; false if the browser's quota is used up. */
-  async write(url: string, content: BufferSource | string): Promise<boolean> {
-    try {
-      await this.cache.put(url, new Response(content));
-      return true;
-    } catch (error) {
-      if (error instanceof DOMException && error.name === 'QuotaExceededError') return false;
-      throw error;
-    }
+    return (await this.match(url))?.arrayBuffer() ?? null;
   }
 
   async has(url: string): Promise<boolean> {
-    return Boolean(await this.cache.match(url));
+    return Boolean(await this.match(url));
+  }
+
+  /** Keep a small file as soon as a shard is kept. */
+  keepText(url: string, text: string): void {
+    this.texts.set(url, text);
+  }
+
+  /** Keep the small files that were read until now, and a shard. */
+  async write(url?: string, content?: BufferSource): Promise<void> {
+    await this.change(async (cache) => {
+      for (const [at, text] of this.texts) await cache.put(at, new Response(text));
+      this.texts.clear();
+      if (url !== undefined) await cache.put(url, new Response(content));
+    });
   }
 
   async delete(url: string): Promise<void> {
-    await this.cache.delete(url);
+    await this.change((cache) => cache.delete(url));
   }
 
   /** Do work for a file that no other tab does at the same time; without waiting where the browser has no locks. */
@@ -49,11 +58,22 @@ export class FileCache {
   /** Delete all files but these, such as shards of an older version of the package. */
   async keepOnly(urls: readonly string[]): Promise<void> {
     const kept = new Set(urls.map((url) => new URL(url, location.href).href));
-    for (const { url } of await this.cache.keys()) if (!kept.has(url)) await this.cache.delete(url);
+    await this.change(async (cache) => {
+      for (const { url } of await cache.keys()) if (!kept.has(url)) await cache.delete(url);
+    });
+  }
+
+  private match(url: string): Promise<Response | undefined> {
+    return caches.match(url, { cacheName: this.name }).catch(() => undefined);
+  }
+
+  /** Change what is kept. No load fails where the browser keeps nothing: the quota is used up, a private window, an address of an extension. */
+  private async change(work: (cache: Cache) => Promise<unknown>): Promise<void> {
+    await caches.open(this.name).then(work).catch(() => {});
   }
 }
 
-/** The packages that this browser keeps, by the URL that they were loaded from. */
+/** The packages that this browser keeps, by the URL of their index. */
 export const cache = {
   /** Return the URLs of all packages of which files are kept. */
   async list(): Promise<string[]> {
@@ -62,8 +82,8 @@ export const cache = {
   },
 
   /** Delete the files of a package; false if there were none. */
-  async delete(base: string): Promise<boolean> {
-    return storage().delete(PREFIX + new URL(base, location.href).href);
+  async delete(url: string): Promise<boolean> {
+    return storage().delete(PREFIX + addressOfIndex(url));
   },
 
   /** Return how many bytes this page's host uses, and how many it may use. */

@@ -4,6 +4,9 @@ import type { Shard } from './manifest.js';
 
 const ATTEMPTS = 3;
 const PAUSE = 500; // milliseconds before a file is asked for again
+const PAGE = /^\s*<(!doctype|html)/i; // what many hosts answer where there is no such file
+const WHERE = 'give the URL of the index that `rdrr web` wrote; the package must lie where the index says';
+const AGAIN = 'reload the page if the package has changed since, or run `rdrr web` again';
 
 export type Fetch = (url: string, init?: RequestInit) => Promise<Response>;
 
@@ -16,31 +19,37 @@ export interface Access {
   arrived: (bytes: number) => void;
 }
 
-/** Return a small file as text: from the network, or without it from the cache. */
-export async function readText(url: string, access: Access): Promise<string> {
-  let answer: Response;
+/** Return what is read from a small file: from the network, then kept, or without a network from the cache. */
+export async function readText<Value>(url: string, access: Access, read: (text: string) => Value | Promise<Value>): Promise<Value> {
+  let text: string;
   try {
-    answer = await access.fetch(url, signalOf(access));
+    text = await (await asked(url, access)).text();
   } catch (error) {
     access.signal?.throwIfAborted();
+    if (error instanceof RdrrError) throw error;
     const kept = await access.cache?.read(url);
-    if (kept) return new TextDecoder().decode(kept);
-    throw new RdrrError('network', `${url}: not reachable, and not kept in this browser`, { cause: error });
+    if (kept) return read(new TextDecoder().decode(kept));
+    throw unreachable(url, error);
   }
-  if (!answer.ok) throw new RdrrError('network', `${url}: HTTP ${answer.status}`);
-  const text = await answer.text();
-  await access.cache?.write(url, text);
-  return text;
+  if (PAGE.test(text)) throw pageFault(url);
+  const value = await read(text);
+  access.cache?.keepText(url, text);
+  return value;
 }
 
 /** Return a file whose SHA-256 is known as text: from the cache, or from the network. */
 export async function readHashed(url: string, sha256: string, access: Access): Promise<string> {
-  const kept = await access.cache?.read(url);
-  if (kept && (await sha256Of(kept)) === sha256) return new TextDecoder().decode(kept);
-  const text = await readText(url, access);
-  const digest = await sha256Of(new TextEncoder().encode(text));
-  if (digest !== sha256) throw new RdrrError('integrity', `${url}: expected SHA-256 ${sha256}, found ${digest}`);
-  return text;
+  return (await keptHashed(url, sha256, access)) ?? readText(url, access, async (text) => {
+    const digest = await sha256Of(new TextEncoder().encode(text));
+    if (digest !== sha256) throw new RdrrError('integrity', `${url}: expected SHA-256 ${sha256}, found ${digest}; ${AGAIN}`);
+    return text;
+  });
+}
+
+/** Return a file whose SHA-256 is known as text; null if the browser does not keep it. */
+export async function keptHashed(url: string, sha256: string, { cache }: Access): Promise<string | null> {
+  const kept = await cache?.read(url);
+  return kept && (await sha256Of(kept)) === sha256 ? new TextDecoder().decode(kept) : null;
 }
 
 /** Return the address under which a shard is kept, which depends on its content. */
@@ -70,14 +79,16 @@ async function keptShard(base: string, shard: Shard, { cache, arrived }: Access)
 }
 
 async function downloaded(base: string, shard: Shard, access: Access): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = await download(base + shard.filename, shard.size, access);
-  const fault = await faultOf(bytes.buffer, shard);
-  if (fault) throw new RdrrError('integrity', `${base}${shard.filename}: ${fault}; the file or its transfer is damaged`);
-  await access.cache?.write(addressOf(base, shard), bytes);
-  return bytes;
+  const url = base + shard.filename;
+  const file = { bytes: new Uint8Array(shard.size), at: 0 };
+  await download(url, file, access);
+  const fault = await faultOf(file.bytes.subarray(0, file.at), shard);
+  if (fault) throw damaged(url, file.bytes, fault);
+  await access.cache?.write(addressOf(base, shard), file.bytes);
+  return file.bytes;
 }
 
-async function faultOf(bytes: ArrayBuffer, { size, sha256 }: Shard): Promise<string | null> {
+async function faultOf(bytes: BufferSource, { size, sha256 }: Shard): Promise<string | null> {
   if (bytes.byteLength !== size) return `expected ${size} bytes, found ${bytes.byteLength}`;
   if (!sha256) return null;
   const digest = await sha256Of(bytes);
@@ -90,65 +101,79 @@ export async function sha256Of(bytes: BufferSource): Promise<string> {
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
+interface Arriving {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  at: number; // bytes that have arrived
+}
+
 /** Download a file; what arrived before a connection broke is not asked for again. */
-async function download(url: string, size: number, access: Access): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = new Uint8Array(size);
-  let at = 0;
+async function download(url: string, file: Arriving, access: Access): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      at = await receive(url, bytes, at, access);
-      if (at === size) return bytes;
-      throw new RdrrError('integrity', `${url}: expected ${size} bytes, found ${at}; the file is truncated`);
+      return await receive(url, file, access);
     } catch (error) {
       access.signal?.throwIfAborted();
-      if (error instanceof Interrupted) at = error.at;
-      const final = error instanceof RdrrError;
-      if (final) throw error;
-      if (attempt === ATTEMPTS) throw new RdrrError('network', `${url}: the connection broke ${ATTEMPTS} times`, { cause: error });
+      if (error instanceof RdrrError) throw error;
+      if (attempt === ATTEMPTS) throw file.at ? broken(url, file, error) : unreachable(url, error);
       await new Promise((done) => setTimeout(done, PAUSE * attempt));
     }
   }
 }
 
-/** A connection that broke after some bytes. */
-class Interrupted extends Error {
-  constructor(
-    readonly at: number,
-    cause: unknown,
-  ) {
-    super('the connection broke', { cause });
+/** Receive the bytes of a file behind those that have arrived. */
+async function receive(url: string, file: Arriving, access: Access): Promise<void> {
+  const answer = await asked(url, access, file.at ? { range: `bytes=${file.at}-` } : {});
+  if (file.at && answer.status !== 206) {
+    access.arrived(-file.at);
+    file.at = 0;
   }
-}
-
-/** Receive the bytes of a file from `at` on, and return how many there are. */
-async function receive(url: string, bytes: Uint8Array, at: number, access: Access): Promise<number> {
-  const headers: Record<string, string> = at ? { range: `bytes=${at}-` } : {};
-  const answer = await access.fetch(url, { ...signalOf(access), headers });
-  if (!answer.ok || !answer.body) throw new RdrrError('network', `${url}: HTTP ${answer.status}`);
-  if (at && answer.status !== 206) {
-    access.arrived(-at);
-    at = 0;
-  }
-  const reader = answer.body.getReader();
+  const reader = answer.body!.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return at;
-      if (at + value.length > bytes.length) {
-        throw new RdrrError('integrity', `${url}: expected ${bytes.length} bytes, found more`);
-      }
+      if (done) return;
+      const { bytes, at } = file;
+      if (at + value.length > bytes.length) throw damaged(url, at ? bytes : value, `expected ${bytes.length} bytes, found more`);
       bytes.set(value, at);
-      at += value.length;
+      file.at += value.length;
       access.arrived(value.length);
     }
-  } catch (error) {
-    if (error instanceof RdrrError) throw error;
-    throw new Interrupted(at, error);
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
-function signalOf({ signal }: Access): RequestInit {
-  return signal ? { signal } : {};
+/** What hosts mean by the states that are not worth another attempt. */
+const STATES: Readonly<Record<number, string>> = {
+  401: 'the host wants to know who asks: serve the package without a login',
+  403: 'the host does not give it to this page',
+  404: `there is no such file: ${WHERE}`,
+};
+
+/** Return what a host answers; throws an error of another kind than `RdrrError` if another attempt may help. */
+async function asked(url: string, { fetch, signal }: Access, headers: Record<string, string> = {}): Promise<Response> {
+  const answer = await fetch(url, { ...(signal && { signal }), headers });
+  if (answer.ok) return answer;
+  const fault = `HTTP ${answer.status}`;
+  if (answer.status >= 500 || answer.status === 429) throw new Error(fault);
+  throw new RdrrError('network', `${url}: ${fault}; ${STATES[answer.status] ?? AGAIN}`);
+}
+
+function unreachable(url: string, cause: unknown): RdrrError {
+  const advice = 'see whether there is a network, and for another host whether it allows this page by access-control-allow-origin';
+  return new RdrrError('network', `${url}: not reachable, and not kept in this browser (${String(cause)}); ${advice}`, { cause });
+}
+
+function broken(url: string, { bytes, at }: Arriving, cause: unknown): RdrrError {
+  const message = `${url}: the connection broke ${ATTEMPTS} times (${String(cause)}): expected ${bytes.length} bytes, found ${at}; load again, the shards before are kept`;
+  return new RdrrError('network', message, { cause });
+}
+
+function damaged(url: string, bytes: Uint8Array, fault: string): RdrrError {
+  if (PAGE.test(new TextDecoder().decode(bytes.subarray(0, 64)))) return pageFault(url);
+  return new RdrrError('integrity', `${url}: ${fault}; the file or its transfer is damaged: ${AGAIN}`);
+}
+
+function pageFault(url: string): RdrrError {
+  return new RdrrError('network', `${url}: found a web page, with which many hosts answer where there is no such file: ${WHERE}`);
 }

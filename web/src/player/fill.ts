@@ -1,7 +1,7 @@
 import { tensorNamed, type Manifest } from '../load/manifest.js';
 import { deliver, type Piece } from '../load/pieces.js';
 import { decodeTensor, encode, padded, restrided } from '../load/values.js';
-import type { Chunk, Program, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
+import type { Chunk, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
 import type { Player } from './player.js';
 import { rotationsOf } from './rotations.js';
 
@@ -17,8 +17,9 @@ export async function fill(
   read: (shard: number) => Promise<Uint8Array>,
   names: readonly string[] = [],
 ): Promise<ReadonlyMap<string, Float32Array>> {
-  await player.prepare(repackKernels(player.program));
-  const staging = new Staging(player);
+  const repacks = player.program.load.filter((step) => step.kind === 'repack');
+  await player.prepare(repacks.flatMap(({ chunks }) => chunks.flatMap(({ writes }) => writes.map(({ kernel }) => kernel))));
+  const staging = new Staging(player, repacks);
   const values = new Map<string, Float32Array>();
   const pieces: Piece[] = names.map((name) => {
     const tensor = tensorNamed(manifest, name);
@@ -121,11 +122,12 @@ class Staging {
   private readonly blocks: GPUBuffer;
   private readonly targets: GPUBuffer;
 
-  constructor(private readonly player: Player) {
-    const { size, writes } = needed(player.program);
+  constructor(private readonly player: Player, repacks: readonly Repack[]) {
     const { device } = player;
-    this.blocks = device.createBuffer({ label: 'blocks', size: Math.max(4, size), usage: STORAGE });
-    this.targets = device.createBuffer({ label: 'chunk', size: ALIGNMENT * Math.max(1, writes), usage: STORAGE });
+    const size = Math.max(4, ...repacks.flatMap(({ chunks, row_bytes }) => chunks.map(({ rows }) => align(rows * row_bytes))));
+    const writes = Math.max(1, ...repacks.flatMap(({ chunks }) => chunks.map((chunk) => chunk.writes.length)));
+    this.blocks = device.createBuffer({ label: 'blocks', size, usage: STORAGE });
+    this.targets = device.createBuffer({ label: 'chunk', size: ALIGNMENT * writes, usage: STORAGE });
   }
 
   repack(chunk: Chunk, bytes: Uint8Array): void {
@@ -166,24 +168,6 @@ class Staging {
     this.blocks.destroy();
     this.targets.destroy();
   }
-}
-
-function* repackKernels({ load }: Program): Generator<number> {
-  for (const step of load) {
-    if (step.kind === 'repack') for (const { writes } of step.chunks) for (const { kernel } of writes) yield kernel;
-  }
-}
-
-function needed({ load }: Program): { size: number; writes: number } {
-  let [size, writes] = [0, 0];
-  for (const step of load) {
-    if (step.kind !== 'repack') continue;
-    for (const chunk of step.chunks) {
-      size = Math.max(size, align(chunk.rows * step.row_bytes));
-      writes = Math.max(writes, chunk.writes.length);
-    }
-  }
-  return { size, writes };
 }
 
 function align(bytes: number): number {

@@ -1,5 +1,5 @@
 import { checked } from '../device/device.js';
-import { RdrrError } from '../errors.js';
+import { partOf, RdrrError } from '../errors.js';
 import { amountsAt, contextOf, type Amount } from '../program/program.js';
 import type { Kernel, Phase, Program, Work } from '../program/schema.js';
 
@@ -42,7 +42,7 @@ export class Player {
   readonly ranges: readonly Bound[];
   /** Bytes of all buffers. */
   readonly memory: number;
-  private readonly pipelines: (Pipeline | undefined)[] = [];
+  private readonly pipelines: Pipeline[] = [];
   private readonly compiler: Compiler;
   private readonly buffers: readonly GPUBuffer[];
   private readonly groups = new Map<Phase, GPUBindGroup>();
@@ -62,11 +62,8 @@ export class Player {
       return device.createBuffer({ label: `${role}.${index}`, size: amount(size), usage: STORAGE });
     });
     this.memory = this.buffers.reduce((sum, { size }) => sum + size, 0);
-    this.ranges = program.ranges.map(({ buffer, offset = 0, size }) => {
-      const bound = this.buffers[buffer];
-      if (!bound) throw new RdrrError('format', `the program has no buffer ${buffer}`);
-      return { buffer: bound, offset: amount(offset), size: amount(size) };
-    });
+    this.ranges = program.ranges.map(({ buffer, offset = 0, size }) =>
+      ({ buffer: partOf(this.buffers, buffer, 'buffer'), offset: amount(offset), size: amount(size) }));
   }
 
   /** Return the buffers of some roles, such as the key-value cache. */
@@ -75,9 +72,7 @@ export class Player {
   }
 
   range(index: number): Bound {
-    const range = this.ranges[index];
-    if (!range) throw new RdrrError('format', `the program has no range ${index}`);
-    return range;
+    return partOf(this.ranges, index, 'range');
   }
 
   /** Write words or bytes into a range; their number is a multiple of 4 bytes. */
@@ -126,9 +121,7 @@ export class Player {
   }
 
   pipelineOf(kernel: number): Pipeline {
-    const pipeline = this.pipelines[kernel];
-    if (!pipeline) throw new RdrrError('format', `the program has no kernel ${kernel}, or it is not prepared`);
-    return pipeline;
+    return partOf(this.pipelines, kernel, 'prepared kernel');
   }
 
   /** Read words of a range, which goes on at its beginning behind its end. */
@@ -223,8 +216,7 @@ class Compiler {
   }
 
   private async compile(index: number): Promise<Pipeline> {
-    const kernel = this.program.kernels[index];
-    if (!kernel) throw new RdrrError('format', `the program has no kernel ${index}`);
+    const kernel = partOf(this.program.kernels, index, 'kernel');
     const layout = this.layout(kernel);
     const values = Object.entries(kernel.constants).map(([name, value]) => [name, this.amount(value)]);
     try {
@@ -241,8 +233,7 @@ class Compiler {
   }
 
   private module(hash: string): GPUShaderModule {
-    const code = this.program.shaders[hash];
-    if (code === undefined) throw new RdrrError('format', `the program has no shader ${hash}`);
+    const code = partOf(this.program.shaders, hash, 'shader');
     return once(this.modules, hash, () => this.device.createShaderModule({ label: hash, code }));
   }
 

@@ -3,7 +3,6 @@ import type { Contexts, Growing, Program } from './schema.js';
 
 const FORMAT = 'rdrr-program';
 const VERSION = 1;
-const RECORDS = ['step_header', 'step_row', 'sampler', 'entries', 'entry'];
 
 /** A number of a program: itself, or one that grows with the context. */
 export type Amount = number | Growing;
@@ -19,8 +18,6 @@ export function readProgram(text: string, where: string): Program {
     const hint = 'run `rdrr web` again with the version of rdrr that this runtime is from';
     throw new RdrrError('format', `${where}: a program of version ${program.version}, expected ${VERSION}; ${hint}`);
   }
-  const missing = RECORDS.find((name) => !program.records?.[name]);
-  if (missing) throw new RdrrError('format', `${where}: the program states no record ${missing}`);
   return program;
 }
 

@@ -1,4 +1,4 @@
-import { RdrrError } from '../errors.js';
+import { partOf } from '../errors.js';
 import type { Program, RecordFields } from './schema.js';
 
 /** The records that the host writes, as a program states them. */
@@ -6,12 +6,7 @@ export type Records = Program['records'];
 
 const NO_SLOT = 0xffffffff;
 
-/** Return the fields of a record; the program was checked to have it. */
-export function recordOf(records: Records, name: string): RecordFields {
-  const record = records[name];
-  if (!record) throw new RdrrError('format', `the program states no record ${name}`);
-  return record;
-}
+export const recordOf = (records: Records, name: string): RecordFields => partOf(records, name, 'record');
 
 /** Write a record at a word; fields without a value stay as they are. */
 export function packInto(out: Uint32Array, at: number, record: RecordFields, values: Record<string, number>): void {

@@ -6,11 +6,10 @@
 import { attempt, plainName, readArguments, readCalls, type Call, type Schemas } from './bodies.js';
 import type { AnswerFormat, Marks } from './formats.js';
 import { withoutEnd } from './literals.js';
+import type { ToolCallDelta } from './messages.js';
 import { overlap } from './stop.js';
 
-export type Part =
-  | { readonly kind: 'content' | 'reasoning'; readonly text: string }
-  | { readonly kind: 'call'; readonly name: string; readonly arguments: string };
+export type Delta = { readonly content: string } | { readonly reasoning_content: string } | { readonly tool_calls: readonly ToolCallDelta[] };
 
 interface State {
   readonly name: 'content' | 'reasoning' | 'call' | 'head'; // the text of a call and a head is kept until its end
@@ -20,12 +19,12 @@ interface State {
   readonly tool?: string; // where it stands before the arguments
 }
 
-export interface ReaderOptions {
+export interface AnswerOptions {
   readonly schemas?: Schemas | null; // of the tools; null where none may be called
   readonly prompt?: string; // its end may begin reasoning or a channel
 }
 
-export class AnswerReader {
+export class Answer {
   #form: AnswerFormat;
   #schemas: Schemas;
   #calls: Marks | null;
@@ -38,9 +37,10 @@ export class AnswerReader {
   #before = ''; // what was left out before a call, in case that it is none
   #trims: boolean;
   #mayBeBare = true;
-  #parts: Part[] = [];
+  #deltas: Delta[] = [];
+  #callCount = 0;
 
-  constructor(form: AnswerFormat, { schemas = null, prompt = '' }: ReaderOptions = {}) {
+  constructor(form: AnswerFormat, { schemas = null, prompt = '' }: AnswerOptions = {}) {
     this.#form = form;
     this.#schemas = schemas ?? {};
     this.#mayCall = schemas !== null;
@@ -50,27 +50,28 @@ export class AnswerReader {
     this.#trims = this.#state.name !== 'content';
   }
 
+  /** Whether the answer has called a tool. */
+  get hasCalls(): boolean {
+    return this.#callCount > 0;
+  }
+
   /** The parts that are certain with a text. */
-  feed(text: string): Part[] {
+  push(text: string): Delta[] {
     this.#held += text;
     while (this.#step());
-    return this.#taken();
+    return this.#deltas.splice(0);
   }
 
   /** The parts that the end of the answer leaves. */
-  end(): Part[] {
+  end(): Delta[] {
     const [state, text] = [this.#state, this.#kept + this.#held];
     this.#held = this.#kept = '';
     if (state.name === 'call') this.#call(state, text, '');
     else if (state.name === 'head') this.#emit('content', (state.opening ?? '') + text);
     else this.#emit(state.name, text);
-    if (this.#state.name === 'content' && this.#space && !this.#trims) this.#parts.push({ kind: 'content', text: this.#space });
+    if (this.#state.name === 'content' && this.#space && !this.#trims) this.#deltas.push({ content: this.#space });
     this.#space = '';
-    return this.#taken();
-  }
-
-  #taken(): Part[] {
-    return this.#parts.splice(0);
+    return this.#deltas.splice(0);
   }
 
   #outerMarks(): string[] {
@@ -174,7 +175,7 @@ export class AnswerReader {
     const calls = this.#read(state, text);
     const isMarked = Boolean(state.opening || state.tool);
     if (calls.length && (isMarked || calls.every(({ name }) => Object.hasOwn(this.#schemas, name)))) {
-      this.#parts.push(...calls.map((call): Part => ({ kind: 'call', ...call })));
+      for (const call of calls) this.#deltas.push({ tool_calls: [{ index: this.#callCount++, id: callId(), type: 'function', function: call }] });
       this.#trims = true;
       return;
     }
@@ -195,7 +196,7 @@ export class AnswerReader {
     this.#space = text.slice(shown.length);
     if (!shown) return;
     this.#trims = false;
-    this.#parts.push({ kind, text: shown });
+    this.#deltas.push(kind === 'content' ? { content: shown } : { reasoning_content: shown });
   }
 }
 
@@ -205,3 +206,5 @@ function earliest(text: string, marks: readonly string[]): { at: number; mark: s
   hits.sort((a, b) => a.at - b.at || b.mark.length - a.mark.length);
   return hits[0] ?? { at: 0, mark: '' };
 }
+
+const callId = (): string => `call_${Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;

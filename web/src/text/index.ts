@@ -3,12 +3,12 @@ import { parseJson } from '../errors.js';
 import type { TokenizerBlock } from '../load/manifest.js';
 import { Chat } from './chat.js';
 import type { Vocabulary } from './grammar.js';
-import { StopFilter } from './stop.js';
-import type { Segment, SegmentStream } from './stream.js';
+import { TextStream } from './stop.js';
 import { ChatTemplate, templateSource, type Settings } from './template.js';
 import { Tokenizer } from './tokenizer.js';
 
-export type { Answer, Chat, Delta } from './chat.js';
+export type { Answer, Delta } from './answers.js';
+export type { Chat } from './chat.js';
 export { Grammars, type GrammarLibrary, type GrammarSource, type SchemaConstraint } from './grammar.js';
 export type { ChatMessage, Tool, ToolCall, ToolCallDelta } from './messages.js';
 export type { PromptImages } from './prompt.js';
@@ -63,52 +63,8 @@ export class Text {
   }
 
   /** The text that ids add to that of a prompt, up to a stop string; `shows` says which special tokens it has. */
-  stream(prompt: readonly number[], stop: readonly string[], shows: (token: string) => boolean = () => false): TextStream {
+  stream(prompt: readonly number[], stop: readonly string[], shows?: (token: string) => boolean): TextStream {
     return new TextStream(this.#tokenizer.stream(prompt), stop, shows);
-  }
-}
-
-export const openText = (files: TextFiles): Text => new Text(files);
-
-export class TextStream {
-  #filter: StopFilter;
-  #ids: SegmentStream;
-  #shows: (token: string) => boolean;
-
-  constructor(ids: SegmentStream, stop: readonly string[], shows: (token: string) => boolean) {
-    this.#filter = new StopFilter(stop);
-    this.#ids = ids;
-    this.#shows = shows;
-  }
-
-  /** The stop string that ended the text. */
-  get stoppedBy(): string | null {
-    return this.#filter.found;
-  }
-
-  get stopped(): boolean {
-    return this.#filter.found !== null;
-  }
-
-  /** The text that is certain with these ids; those after a stop string are not read. */
-  push(ids: readonly number[]): string {
-    let text = '';
-    for (const id of ids) {
-      if (this.stopped) break;
-      text += this.#filter.feed(this.#shown(this.#ids.push(id)));
-      const held = this.#shown(this.#ids.held());
-      if (this.#filter.wouldStop(held)) text += this.#filter.feed(held);
-    }
-    return text;
-  }
-
-  /** What was held back: incomplete characters, what may have been a stop string. */
-  end(): string {
-    return this.#filter.feed(this.#shown(this.#ids.rest())) + this.#filter.rest();
-  }
-
-  #shown(segments: readonly Segment[]): Segment[] {
-    return segments.map(({ text, special }) => ({ text, special: special && !this.#shows(text) }));
   }
 }
 

@@ -62,8 +62,9 @@ class Calls {
   constructor(private readonly port: Port) {
     port.addEventListener('message', ({ data }) => this.waiting.get((data as Reply).id)?.(data as Reply));
     port.addEventListener('error' as 'message', (event) => {
-      const message = (event as unknown as ErrorEvent).message || 'the worker failed';
-      for (const [id, reply] of this.waiting) reply({ id, fault: { name: 'Error', message } });
+      const { message = '' } = event as unknown as ErrorEvent;
+      const advice = 'is worker.js beside rdrr.js, and was it started with { type: "module" }?';
+      for (const [id, reply] of this.waiting) reply({ id, fault: { name: 'RdrrError', code: 'usage', message: `the worker failed: ${message || 'its script cannot be loaded'}; ${advice}` } });
     });
     port.start?.();
   }
