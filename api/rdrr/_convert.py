@@ -147,10 +147,11 @@ class _Work:
         """Refuse what the model cannot be stored as before minutes of measuring."""
         from rdrr_converter.convert import convert as convert_checkpoint
 
-        chosen_later = dict.fromkeys(("size", "bits_per_weight", "text", "measure"))
-        options = replace(
-            self.options, quality=self.options.search, device="cpu", dry_run=True, **chosen_later
+        without_runs = replace(
+            self.options, quality=self.options.search, text=None, measure=None, device="cpu"
         )
+        # The types are chosen later, by what is measured.
+        options = replace(without_runs, size=None, bits_per_weight=None, dry_run=True)
         convert_checkpoint(self.source, self.folder / "planned", options=options)
 
     @property
