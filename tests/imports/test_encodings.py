@@ -13,6 +13,8 @@ POSITIONAL = {"read_text": 0, "write_text": 1}
 
 def calls_without_encoding(source: str) -> Iterator[int]:
     """Yield the lines of calls that read or write text in the encoding of the locale."""
+    if not any(name in source for name in POSITIONAL):
+        return  # most files, which need not be parsed
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_stated = any(keyword.arg == "encoding" for keyword in node.keywords)

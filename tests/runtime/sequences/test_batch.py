@@ -151,13 +151,23 @@ def test_a_sequence_alone_in_a_batch_runs_the_fused_products_of_one_row(backend,
 def test_several_steps_at_once_give_the_ids_of_single_steps(backend, rng):
     rows, count = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)], 41
     batch = backend.batch(3, CONTEXT)
-    new_ids = batch.greedy(rows, count)
+    # Sampled, since the most probable token of a random model is soon the last one again.
+    options = SamplingParams(temperature=1.2, top_k=40, top_p=0.9, seed=int(rng.integers(2**40)))
+
+    def begin() -> None:
+        for row in rows:
+            batch.begin(row.sequence, options, [])
+
+    begin()
+    new_ids = batch.sample(rows, count)
+    begin()
     expected = [[row.token] for row in rows]
     for slot in range(count):
         step = [Row(ids[-1], sequence, slot) for sequence, ids in enumerate(expected)]
-        for ids, new in zip(expected, batch.greedy(step, 1), strict=True):
+        for ids, new in zip(expected, batch.sample(step, 1), strict=True):
             ids += new
     assert new_ids == [ids[1:] for ids in expected]
+    assert min(len(set(ids)) for ids in new_ids) > 5
 
 
 def test_rows_that_continue_the_last_step_need_no_write(backend, rng):
