@@ -30,7 +30,7 @@ import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Mapping, Sequence  # noqa: E402
-from contextlib import nullcontext  # noqa: E402
+from contextlib import AbstractContextManager, nullcontext  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -70,7 +70,8 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
         for name in ("rdrr_runtime.gpu", "wgpu.backends.wgpu_native"):
             import_module(name)
     imported = time.perf_counter()
-    with nullcontext({}) if options.plain else stages() as seconds:
+    timers: AbstractContextManager[Seconds] = nullcontext({}) if options.plain else stages()
+    with timers as seconds:
         model = rdrr.load(
             folder,
             verify=MODES[mode],
