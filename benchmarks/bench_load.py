@@ -9,8 +9,10 @@ fresh processes, which import everything, and `--rounds` times in this process a
 warm up; the order is reversed in every second round. The files are in the page cache throughout.
 
 The seconds of the stages are those of `_load_stages.py`: they may overlap, so they do not add up to
-the total. Reading, hashing and a plain upload are also timed alone, see `_load_floor.py`. The list
-of verified files is kept in a temporary folder. The last line is one JSON object.
+the total. In a fresh process the timers need all modules before the load begins, while the device
+of a program is opened beside its imports; `--once MODE --plain` measures that. Reading, hashing and
+a plain upload are also timed alone, see `_load_floor.py`. The list of verified files is kept in a
+temporary folder. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Mapping, Sequence  # noqa: E402
+from contextlib import AbstractContextManager, nullcontext  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -63,11 +66,12 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
     """
     from _load_stages import stages
 
-    if options.backend == "wgpu":
+    if options.backend == "wgpu" and not options.plain:
         for name in ("rdrr_runtime.gpu", "wgpu.backends.wgpu_native"):
             import_module(name)
     imported = time.perf_counter()
-    with stages() as seconds:
+    timers: AbstractContextManager[Seconds] = nullcontext({}) if options.plain else stages()
+    with timers as seconds:
         model = rdrr.load(
             folder,
             verify=MODES[mode],
@@ -262,6 +266,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="loads of each mode in this process")
     add("--cold", type=int, default=2, help="loads of each mode in fresh processes")
     add("--once", choices=MODES, help="only load --package once, for --cold")
+    add("--plain", action="store_true", help="with --once: as a program starts, without timers")
     add("--work", type=Path, help="keep the package here for the next run")
     return parser.parse_args(arguments)
 

@@ -16,8 +16,8 @@ The function declares only those of the four parameters that it uses. `item` run
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
-from functools import cached_property
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
@@ -89,15 +89,14 @@ class Record:
     @cached_property
     def choices(self) -> dict[str, Hashable]:
         """Variables of the shader's template."""
-        return {attr.name.upper(): getattr(self, attr.name) for attr in self._own if _chooses(attr)}
+        return {name.upper(): getattr(self, name) for name in self._parameters(chosen=True)}
 
     @cached_property
     def constants(self) -> dict[str, Number]:
         """Override constants of the shader, without `WG`."""
         constants: dict[str, Number] = {}
-        for attr in self._own:
-            if not _chooses(attr):
-                constants |= _constants(attr.name, getattr(self, attr.name))
+        for name in self._parameters(chosen=False):
+            constants |= _constants(name, getattr(self, name))
         return constants
 
     @cached_property
@@ -105,13 +104,16 @@ class Record:
         """WGSL of the function, rendered with `choices`."""
         return self.folder.render(f"{self.shader}.wgsl", **self.choices)
 
-    @property
-    def _own(self) -> tuple[Field[Any], ...]:
-        return tuple(attr for attr in fields(self) if attr.name not in ("threads", "variant"))
-
-
-def _chooses(attr: Field[Any]) -> bool:
-    return bool(attr.metadata.get("is_choice", False))
+    @classmethod
+    @cache
+    def _parameters(cls, *, chosen: bool) -> tuple[str, ...]:
+        """Return the names of the template variables, or of the override constants."""
+        return tuple(
+            attr.name
+            for attr in fields(cls)
+            if attr.name not in ("threads", "variant")
+            and bool(attr.metadata.get("is_choice", False)) is chosen
+        )
 
 
 def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
