@@ -29,6 +29,9 @@ from rdrr_runtime.compile.patterns.layers import (
 )
 from rdrr_runtime.phases.products.fusion import GatedPair, Input, Output
 
+JOINED_ROWS = 32
+"""Rows up to which gate and up of two matrices are one launch; more fill a GPU one by one."""
+
 
 def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
     """Emit norm, gate, up and activation with fused kernels; return the number of ops, or 0.
@@ -86,7 +89,9 @@ def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
 
 
 def _gate_and_up(build: PassBuilder, pattern: GatedFeedForward) -> BufferSlice | None:
-    """Emit gate and up of many rows in one launch; return [rows, both], or None if none can."""
+    """Emit gate and up of a batch in one launch; return [rows, both], or None if none can."""
+    if build.ctx.max_rows > JOINED_ROWS:
+        return None
     weights = [build.matrix(linear.weight) for linear in pattern.linears]
     served = fused_product(build, weights) if len(weights) > 1 else None
     if served is None or served.family is not Family.MATRICES:
