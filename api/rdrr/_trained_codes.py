@@ -49,7 +49,7 @@ LOGITS = 1 << 27
 """Logits of the windows that are computed at once on the CPU."""
 
 LOGIT_MEMORY = 320
-"""On CUDA a logit for each so many bytes of its memory: 8 copies of it take a tenth."""
+"""Bytes of a CUDA device's memory for each logit computed at once: 8 copies take a tenth of it."""
 
 MOMENTUM, VARIANCE, TINY = 0.9, 0.99, 1e-15
 """Of Adam: how much of the averages stays, and what is added to a root. Gradients of single codes
