@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -113,7 +114,9 @@ def application(
             Route("/v1/responses/{name}", _named(stored.get)),
             Route("/v1/responses/{name}", _named(stored.delete), methods=["DELETE"]),
             Route("/v1/responses/{name}/input_items", _named(stored.input_items)),
+            Route("/v1/responses/{name}/cancel", _named(stored.cancel), methods=["POST"]),
             Route("/v1/models", routes.models),
+            Route("/v1/models/", routes.models),
             Route("/v1/models/load", routes.load, methods=["POST"]),
             Route("/v1/models/unload", routes.unload, methods=["POST"]),
             Route("/v1/models/{name:path}", routes.model),
@@ -121,6 +124,7 @@ def application(
             Route("/slots", routes.slots),
             Route("/api/tags", routes.tags),
             Route("/api/ps", routes.running),
+            Route("/api/pull", routes.pull, methods=["POST"]),
             Route("/api/version", ollama.version),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
@@ -174,7 +178,8 @@ class _Routes:
 
     async def models(self, _: Request) -> Response:
         data = [self._entry(offer, name) for offer, name in self._names()]
-        return JSONResponse({"object": "list", "data": data})
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -198,11 +203,26 @@ class _Routes:
         return [(offer, name) for offer in offers for name in (offer.name, *offer.aliases)]
 
     def _entry(self, offer: Offer, name: str) -> dict[str, Any]:
-        head = {"id": name, "object": "model", "created": self._pool.started, "owned_by": "rdrr"}
-        return {**head, "status": "unloaded" if offer.service is None else "loaded"}
+        """Return what the list of models says of one, with the fields of OpenAI and Anthropic."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._pool.started,
+            "owned_by": "rdrr",
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(self._pool.started, UTC).isoformat(),
+            "status": "unloaded" if offer.service is None else "loaded",
+        }
 
     async def tags(self, _: Request) -> Response:
         return JSONResponse({"models": [ollama.entry(*named) for named in self._names()]})
+
+    async def pull(self, request: Request) -> Response:
+        """Answer `/api/pull`, by which clients make sure of a model: it is here, or unknown."""
+        asked = await _read(request, ollama.ShowRequest)
+        self._pool.offer(asked.model)
+        return Response('{"status": "success"}\n', media_type="application/x-ndjson")
 
     async def running(self, _: Request) -> Response:
         models = [
@@ -303,6 +323,7 @@ _TEXTS: dict[str, tuple[type[BaseModel], Answerer]] = {
     "/api/chat": (ollama.OllamaChatRequest, ollama.chat),
     "/api/generate": (ollama.OllamaGenerateRequest, ollama.generate),
     "/api/embed": (scoring.EmbeddingRequest, ollama.embed),
+    "/api/embeddings": (ollama.OldEmbeddingRequest, ollama.embed_prompt),
     "/api/show": (ollama.ShowRequest, ollama.show),
     "/tokenize": (EncodeRequest, _tokenize),
     "/detokenize": (DecodeRequest, _detokenize),

@@ -100,8 +100,15 @@ class OllamaGenerateRequest(OllamaRequest):
     images: list[str] | None = None
 
 
+class OldEmbeddingRequest(Body):
+    """A request for `/api/embeddings`, the older form of `/api/embed`."""
+
+    model: str | None = None
+    prompt: str
+
+
 class ShowRequest(Body):
-    """A request for `/api/show`."""
+    """A request for `/api/show` or `/api/pull`."""
 
     model: str | None = Field(None, validation_alias=AliasChoices("model", "name"))
 
@@ -113,6 +120,12 @@ async def embed(service: Service, request: EmbeddingRequest) -> Response:
     counts = {"prompt_eval_count": usage(service, texts)["prompt_tokens"], "load_duration": 0}
     answer = {"model": service.name, "embeddings": rows.tolist(), **counts}
     return JSONResponse({**answer, "total_duration": perf_counter_ns() - begun})
+
+
+async def embed_prompt(service: Service, request: OldEmbeddingRequest) -> Response:
+    """Answer `/api/embeddings`."""
+    _, (row,) = await embedded(service, EmbeddingRequest(input=request.prompt))
+    return JSONResponse({"embedding": row.tolist()})
 
 
 async def chat(service: Service, request: OllamaChatRequest) -> Response:

@@ -18,6 +18,7 @@ from rdrr.serve.worker import Worker
 
 if TYPE_CHECKING:
     from rdrr._load_options import LoadOptions
+    from rdrr._model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,14 @@ def _offer(
 
     def start(room: int | None) -> Service:
         how = load if room is None else replace(load, max_vram=room)
-        worker = Worker(
-            lambda: rdrr.load(path, options=how), slots=options.slots, queue=options.queue
-        )
+
+        def loaded() -> Model:
+            model = rdrr.load(path, options=how)
+            # Clients read what errors say: they learn the name, and not where the server has files.
+            model.package.where = name
+            return model
+
+        worker = Worker(loaded, slots=options.slots, queue=options.queue)
         worker.start()
         network = Network() if options.allow_remote_images else None
         return Service(

@@ -47,10 +47,9 @@ class Responses:
 
     async def create(self, service: Service, request: ResponsesRequest) -> Response:
         """Answer `/v1/responses`."""
-        before = self._before(request)
+        request, before = self._continued(request)
         if before is None:
             return _missing(str(request.previous_response_id))
-        request = request.model_copy(update={"input": self._resolved(request.items)})
         chat = await Chat.begin(service, request.as_chat(before))
         name = _PREFIX + (f"{self.replica}_" if self.replica else "") + uuid4().hex
         answer = _Answer(service.name, name, request, chat)
@@ -61,20 +60,25 @@ class Responses:
 
     async def input_tokens(self, service: Service, request: ResponsesRequest) -> Response:
         """Answer `/v1/responses/input_tokens`: the tokens of the prompt of a response."""
-        before = self._before(request)
+        request, before = self._continued(request)
         if before is None:
             return _missing(str(request.previous_response_id))
-        request = request.model_copy(update={"input": self._resolved(request.items)})
         prompt = await prompt_of(service, request.as_chat(before))
         count = len(prompt.rendered.ids)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    def _before(self, request: ResponsesRequest) -> list[dict[str, Any]] | None:
-        """Return the items of the responses before; None if the previous one is not kept."""
+    def _continued(
+        self, request: ResponsesRequest
+    ) -> tuple[ResponsesRequest, list[dict[str, Any]] | None]:
+        """Return a request without references, and the items of the responses before.
+
+        These are None if the previous response is not kept.
+        """
         previous = request.previous_response_id
-        if previous is None:
-            return []
-        return self._stored[previous].items if previous in self._stored else None
+        if previous is not None and previous not in self._stored:
+            return request, None
+        before = [] if previous is None else self._stored[previous].items
+        return request.model_copy(update={"input": self._resolved(request.items)}), before
 
     def _resolved(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return items, with those that answers had in place of references to them.
@@ -97,6 +101,13 @@ class Responses:
         if self._stored.pop(name, None) is None:
             return _missing(name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, name: str) -> Response:
+        """Refuse to cancel a response: those that are kept have ended."""
+        if name not in self._stored:
+            return _missing(name)
+        message = "only responses with `background` can be cancelled, and this server has none"
+        return error_response(400, message, "invalid_request_error")
 
     async def input_items(self, name: str) -> Response:
         """Answer a request for the input of a response."""
@@ -176,13 +187,14 @@ class _Answer:
     def body(self, status: str) -> dict[str, Any]:
         """Return the response."""
         request, answer = self.request, self._message.answer
-        is_cut = status == "incomplete"
+        is_cut, is_ended = status == "incomplete", status != "in_progress"
         prompt, new = answer.prompt_tokens, len(answer.ids)
+        thoughts = self.chat.model.encode_as_is(self._message.reasoning) if is_ended else []
         usage = {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": new,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": min(len(thoughts), new)},
             "total_tokens": prompt + new,
         }
         return {
@@ -197,7 +209,7 @@ class _Answer:
             "instructions": request.instructions,
             "max_output_tokens": request.max_output_tokens,
             "model": self._model,
-            "output": [] if status == "in_progress" else self._output(),
+            "output": self._output() if is_ended else [],
             "max_tool_calls": None,
             "parallel_tool_calls": True,
             "previous_response_id": request.previous_response_id,
@@ -213,7 +225,7 @@ class _Answer:
             "frequency_penalty": 0.0,
             "top_logprobs": 0,
             "truncation": "disabled",
-            "usage": None if status == "in_progress" else usage,
+            "usage": usage if is_ended else None,
             "metadata": request.metadata or {},
             "safety_identifier": None,
             "prompt_cache_key": None,

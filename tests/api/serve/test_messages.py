@@ -132,3 +132,12 @@ def test_errors_have_the_form_of_this_api(own, wanted, error, kind):
     body = caught.value.body
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert json.dumps(body)
+
+
+def test_the_models_are_listed(own):
+    listed = own.models.list()
+    assert [(model.id, model.type, model.display_name) for model in listed.data] == [
+        (name, "model", name) for name in ("small-llama", "alias")
+    ]
+    assert (listed.first_id, listed.last_id, listed.has_more) == ("small-llama", "alias", False)
+    assert own.models.retrieve("alias").created_at == listed.data[1].created_at

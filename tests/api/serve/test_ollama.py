@@ -107,6 +107,8 @@ def test_models_are_told_of(server):
     _, (shown,) = post(server, "/api/show", {"model": "small-llama"})
     assert shown["capabilities"] == ["completion", "tools"]
     assert post(server, "/api/show", {"name": "other"})[0] == 404
+    assert post(server, "/api/pull", {"model": "alias:latest"}) == (200, [{"status": "success"}])
+    assert post(server, "/api/pull", {"model": "other"})[0] == 404
     assert "messages" in shown["template"] or "for m in" in shown["template"]
     assert all(len(model["digest"]) == 64 and model["size"] for model in tags["models"])
 
@@ -192,3 +194,13 @@ def test_errors_are_a_text(server):
     assert (status, "chat template" in answer["error"]) == (400, True)
     status, (answer,) = post(server, "/api/chat", {"messages": [{**picture[0], "images": [1]}]})
     assert (status, "base64" in answer["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
+def test_errors_name_the_model_and_not_the_folder_of_its_package(packages, made_package, path):
+    name = packages.offers[0].name
+    with TestClient(application(packages)) as client:
+        answer = client.post(path, json={"model": name, "input": "Hello"})
+    assert answer.status_code == 400
+    assert f"{name}: this package is no embedding model" in answer.text
+    assert str(made_package) not in answer.text

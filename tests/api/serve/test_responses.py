@@ -54,6 +54,25 @@ def test_the_tokens_of_a_prompt_are_counted_as_its_response_counts_them(client):
         )
 
 
+def test_a_response_that_has_ended_cannot_be_cancelled(client):
+    answer = client.responses.create(model=MODEL, input="Hello", max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_none")
+
+
+def test_thoughts_are_counted(worker, tools_template):
+    with responding(
+        worker.model, "<think>Let me see.</think>Yes.", "Yes.", template=tools_template
+    ) as (client, _):
+        counts = [
+            client.responses.create(model=MODEL, input="Rain?").usage.output_tokens_details
+            for _ in range(2)
+        ]
+    assert [count.reasoning_tokens > 0 for count in counts] == [True, False]
+
+
 def test_items_come_whole_and_as_events_that_build_the_same(worker, tools_template):
     asked = {"model": MODEL, "input": "Rain?", "tools": [TOOL]}
     with responding(worker.model, SAID, SAID, template=tools_template) as (client, _):

@@ -77,6 +77,8 @@ def test_embeddings_are_those_of_the_model(rng, tmp_path):
         _, answer = post(server, "/api/embed", {"model": "small-llama", "input": TEXTS})
         assert np.array_equal(np.array(answer["embeddings"], np.float32), wanted)
         assert answer["prompt_eval_count"] == packed.usage.prompt_tokens
+        _, older = post(server, "/api/embeddings", {"model": "small-llama", "prompt": TEXTS[0]})
+        assert np.allclose(older["embedding"], wanted[0], atol=1e-6)
         _, shown = post(server, "/api/show", {"model": "small-llama"})
         assert "embedding" in shown["capabilities"]
         assert packed.usage.prompt_tokens == sum(len(model.encode(text)) for text in TEXTS)
