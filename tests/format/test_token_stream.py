@@ -66,7 +66,8 @@ def test_a_stream_gives_the_text_of_all_ids_decoded_at_once(kind, rng):
             prompt = rng.choice(chosen, size=rng.integers(0, 4)).tolist()
             whole, before = library.decode(prompt + ids), library.decode(prompt)
             assert streamed(bounded, [], ids) == library.decode(ids)
-            if whole.startswith(before):
+            # Bytes of a character that the prompt has begun may be one sign with those that follow.
+            if whole.startswith(before) and not before.endswith("\ufffd"):
                 assert streamed(bounded, prompt, ids) == whole.removeprefix(before)
 
 

@@ -12,16 +12,17 @@ from support.packages import write_random_package
 from support.towers import VISION, manifest_with_tower
 
 CONTEXT = 64
-READBACK = 1 << 16
-"""Bytes through which a device reads results back; it makes them once and keeps them."""
 
 
 def test_a_tower_takes_the_memory_that_its_dry_run_counts(tmp_path, rng, device):
     package = write_random_package(tmp_path, manifest_with_tower(), rng)
     need = tower_footprint(package, device.capabilities, Policy(), CONTEXT)
     assert need is not None
-    before = device.memory.live
     largest = rng.standard_normal((64, VISION.patch_inputs)).astype(np.float32)
+    with closing(GpuTower(package, device)) as tower:
+        # The device makes what it keeps, such as the memory through which it reads results back.
+        tower.encode(ImagePatches(largest, (1, 8, 8)))
+    before = device.memory.live
     with closing(GpuTower(package, device)) as tower:
         loaded = device.memory.live - before
         tower.encode(ImagePatches(largest, (1, 8, 8)))
@@ -29,5 +30,5 @@ def test_a_tower_takes_the_memory_that_its_dry_run_counts(tmp_path, rng, device)
     # Buffers of a device are rounded up.
     rounding = 16 * 200
     assert need.weights <= loaded <= need.weights + rounding
-    assert need.total <= taken <= need.total + READBACK + rounding
-    assert device.memory.live <= before + READBACK
+    assert need.total <= taken <= need.total + rounding
+    assert device.memory.live <= before
