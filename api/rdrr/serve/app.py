@@ -1,15 +1,15 @@
-"""The application: its routes, and the responses to their errors."""
+"""The application: its routes, and what most of them answer."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from rdrr_format.errors import DeviceError, RdrrError
+from pydantic import BaseModel
+from rdrr_format.errors import RdrrError
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -23,11 +23,11 @@ from starlette.routing import Route
 from rdrr._generation import AnswerText
 from rdrr.serve import anthropic, infill, ollama, openai, scoring
 from rdrr.serve.chats import prompt_of
-from rdrr.serve.guards import Guards, body_of, error_response, in_form_of, too_large
-from rdrr.serve.lanes import TOO_LATE
+from rdrr.serve.guards import Guards, body_of, error_response
 from rdrr.serve.package_files import package_routes
 from rdrr.serve.page import page_routes
-from rdrr.serve.pool import UNKNOWN_MODEL, Offer, Pool, pool_of
+from rdrr.serve.pool import Offer, Pool, pool_of
+from rdrr.serve.refusals import TooLargeError, exception_handlers
 from rdrr.serve.requests import (
     Body,
     ChatCompletionRequest,
@@ -36,7 +36,7 @@ from rdrr.serve.requests import (
 )
 from rdrr.serve.response_requests import ResponsesRequest
 from rdrr.serve.responses import Responses
-from rdrr.serve.texts import Service, Texts, is_too_long
+from rdrr.serve.texts import Service, Texts
 from rdrr.serve.worker import BusyError
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ M = TypeVar("M", bound=BaseModel)
 
 HEALTHY_SECONDS = 60.0
 """Seconds in which a healthy model generates a token."""
-
-RETRY_SECONDS = "2"
 
 IGNORED = "x-ignored-fields"
 """Header that names the fields of a request that the server does not know."""
@@ -72,10 +70,6 @@ class EncodeRequest(NameRequest):
 
     content: str
     add_special: bool = False
-
-
-class TooLargeError(Exception):
-    """The body of a request is too large."""
 
 
 def application(
@@ -132,7 +126,7 @@ def application(
             *package_routes(package),
         ],
         middleware=[cors, guards] if origins else [guards],
-        exception_handlers={kind: _handled(answer) for kind, answer in _FAULTS.items()},
+        exception_handlers=exception_handlers(),
     )
 
 
@@ -363,57 +357,3 @@ async def _while_connected(request: Request, answer: Awaitable[Response]) -> Res
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _http_error(error: HTTPException) -> JSONResponse:
-    response = error_response(error.status_code, str(error.detail), "invalid_request_error")
-    response.headers.update(error.headers or {})
-    return response
-
-
-def _refusal(error: RdrrError) -> JSONResponse:
-    if isinstance(error, DeviceError):
-        return error_response(503, str(error), "server_error", retry_after=RETRY_SECONDS)
-    if error.message == UNKNOWN_MODEL:
-        return error_response(404, str(error), "invalid_request_error", "model_not_found")
-    if error.message == TOO_LATE:
-        headers = {"x_should_retry": "false"}
-        return error_response(408, str(error), "timeout_error", "deadline_exceeded", **headers)
-    code = "context_length_exceeded" if is_too_long(error) else None
-    return error_response(400, str(error), "invalid_request_error", code)
-
-
-def _invalid(error: ValidationError) -> JSONResponse:
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = [str(part) for part in problem["loc"] if part != "parameters"]
-    message = ": ".join([*filter(None, [".".join(path)]), problem["msg"].removeprefix(_OURS)])
-    return error_response(400, message, "invalid_request_error", param=next(iter(path), None))
-
-
-_OURS = "Value error, "
-"""What pydantic puts before a message that is not its own."""
-
-
-def _busy(_: BusyError) -> JSONResponse:
-    message = "too many requests wait for the model"
-    return error_response(429, message, "rate_limit_error", retry_after=RETRY_SECONDS)
-
-
-_FAULTS: Mapping[type[Exception], Callable[[Any], JSONResponse]] = {
-    HTTPException: _http_error,
-    RdrrError: _refusal,
-    ValidationError: _invalid,
-    BusyError: _busy,
-    TooLargeError: lambda _: too_large(),
-    Exception: lambda _: error_response(500, "the server has failed", "server_error"),
-}
-"""The answers to errors, which get the form of the interface that was called."""
-
-
-def _handled(
-    answer: Callable[[Any], JSONResponse],
-) -> Callable[[Request, Exception], Awaitable[Response]]:
-    async def handler(request: Request, error: Exception) -> Response:
-        return in_form_of(request.url.path, answer(error))
-
-    return handler
