@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Fields of a statement that hold others. A lambda's body is an expression."""
+"""Fields of a statement that hold others."""
 
 SLASHES = {".wgsl", ".ts", ".js", ".mjs", ".css"}
 """Endings of files whose comments begin with two slashes; blocks of comments count as code."""
