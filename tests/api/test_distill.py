@@ -94,6 +94,7 @@ def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_worse_beginning_that_a_method_has_left_is_not_kept(tmp_path, rng, monkeypatch, fits):
     """Training begins twice behind another method, and keeps what predicts better in the end."""
+    monkeypatch.setattr(_trained_codes, "STEPS", 4)
     draft = draft_of("llama", rng, tmp_path)
     if not fits:
         fit_only_stages(draft, monkeypatch)

@@ -24,7 +24,8 @@ LAYOUTS = {"rows": {}, "transposed": {"transpose_weights": True, "fuse_gate_up":
 def draft_of(name, rng, folder, **options):
     """A draft of a tiny random model."""
     tiny = next(model for model in ALL_MODELS if model.model_type == name)
-    save_checkpoint(make_model(tiny, rng), folder / "source", dtype="float32")
+    model = make_model(tiny, rng, num_hidden_layers=2)
+    save_checkpoint(model, folder / "source", dtype="float32")
     convert(folder / "source", folder / "plain", quantize="f32")
     convert(folder / "source", folder / "unrefined", **options)
     return Draft(folder / "plain", folder / "unrefined", folder / "encoded")

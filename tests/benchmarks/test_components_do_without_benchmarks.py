@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.code_lines import statements
 from support.commands import ROOT
 
 
@@ -17,7 +18,7 @@ def own_names(folder: Path) -> set[str]:
 
 def imports(source: str) -> Iterator[str]:
     """Yield the top-level names that a module imports."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

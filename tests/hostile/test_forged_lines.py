@@ -18,8 +18,10 @@ from rdrr.cli.app import COMMANDS
 from rdrr.difference import compare_packages
 from rdrr_converter.progress import ProgressEvent
 from rdrr_manifests.package import open_package
-from support.commands import EXAMPLE
+from support.checkpoints import make_checkpoint
 from support.commands import rdrr as run
+from support.seeds import generator_of
+from support.tiny_models import TINY_MODELS
 
 FORGED = "FORGED"
 NAME = (
@@ -69,10 +71,17 @@ def assert_is_escaped_html(page: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("plain") / "package"
-    front.convert(EXAMPLE, folder)
-    return folder
+def plain(request, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    source = make_checkpoint(
+        TINY_MODELS[0], folder / "source", generator_of(request), num_hidden_layers=1
+    )
+    settings = source / "tokenizer_config.json"
+    stated = json.loads(settings.read_text("utf-8"))
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    settings.write_text(json.dumps({**stated, "chat_template": template}), "utf-8")
+    front.convert(source, folder / "package")
+    return folder / "package"
 
 
 @pytest.fixture(scope="module")

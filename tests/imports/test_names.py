@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 from collections import Counter
 from collections.abc import Iterator
+from types import CodeType
 
 import pytest
 from support.commands import ROOT
@@ -15,17 +16,19 @@ MOST = 0.01
 
 
 def local_names(source: str) -> Iterator[str]:
-    """Yield the arguments of each function and the variables that it assigns, each of them once."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            names = (name for child in ast.walk(node) if (name := _assigned(child)))
-            yield from dict.fromkeys(names)
+    """Yield the arguments and variables of each function, each of them once."""
+    for code in _codes(compile(source, "<source>", "exec", dont_inherit=True)):
+        if code.co_flags & inspect.CO_NEWLOCALS:  # which modules and bodies of classes do not have
+            names = dict.fromkeys((*code.co_varnames, *code.co_cellvars))
+            # An argument without a name holds what a comprehension iterates over.
+            yield from (name for name in names if name.isidentifier())
 
 
-def _assigned(node: ast.AST) -> str | None:
-    if isinstance(node, ast.arg):
-        return node.arg
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
 
     settings = {
         "vocab_size": VOCAB,
@@ -50,9 +51,8 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
     if "layer_types" in settings:
         settings["layer_types"] = settings["layer_types"][: settings["num_hidden_layers"]]
     config = AutoConfig.for_model(tiny.model_type, **copy.deepcopy(settings))
-    with torch.device("meta"):
+    with no_init_weights():  # each weight gets a value below
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model = model.to_empty(device="cpu")
     model.tie_weights()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -61,10 +61,7 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         for name, buffer in model.named_buffers():
             if name in model.state_dict():  # not computed, like the biases of sigmoid routers
                 buffer.copy_(torch.from_numpy(_values(name, tuple(buffer.shape), rng, norm=0.0)))
-    # Other buffers (rope frequencies) of a model built on the meta device are uninitialized.
-    fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    fresh.load_state_dict(model.state_dict())
-    return fresh.eval()
+    return model.eval()
 
 
 def make_multimodal(

@@ -19,9 +19,13 @@ from support.safetensor_files import llama_tensors, write_llama
 SHARD = 2**16
 
 
+def written(folder, rng):
+    return write_llama(folder, llama_tensors(rng, num_hidden_layers=1), num_hidden_layers=1)
+
+
 @pytest.fixture
 def folder(tmp_path, rng):
-    return write_llama(tmp_path / "source", llama_tensors(rng))
+    return written(tmp_path / "source", rng)
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def test_a_package_encoded_on_webgpu_has_the_same_bytes_as_on_the_cpu(
     assert contents(tmp_path / "cpu") == contents(tmp_path / "wgpu")
     assert plain.encoded_blocks["cpu"] == package.encoded_blocks["wgpu"] > 0
     assert package.encoded_blocks["cpu"] == 0
-    other = write_llama(tmp_path / "other", llama_tensors(rng))
+    other = written(tmp_path / "other", rng)
     convert(other, tmp_path / "others", shard_size=SHARD, device="wgpu", adapter=adapter)
     assert contents(tmp_path / "cpu") != contents(tmp_path / "others")
 
