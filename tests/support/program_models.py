@@ -52,9 +52,9 @@ def windowed_manifest() -> dict[str, Any]:
     return manifest
 
 
-def padded_manifest() -> dict[str, Any]:
+def padded_manifest(*, layers: int = LAYERS) -> dict[str, Any]:
     """Return the manifest of a Llama in F16 whose widths are no multiples of 4."""
-    manifest, position = llama_manifest("F16"), 0
+    manifest, position = llama_manifest("F16", layers=layers), 0
     narrow = {HIDDEN: HIDDEN - 2, INNER: INNER - 1}
     for entry in manifest["tensors"].values():
         entry["shape"] = [narrow.get(size, size) for size in entry["shape"]]
@@ -66,8 +66,11 @@ def padded_manifest() -> dict[str, Any]:
 
 
 def embedding_manifest(*, causal: bool) -> dict[str, Any]:
-    """Return the manifest of an embedding model whose hidden states are no multiple of 4 wide."""
-    manifest = padded_manifest()
+    """Return the manifest of an embedding model whose hidden states are no multiple of 4 wide.
+
+    It has one layer, since its texts are long.
+    """
+    manifest = padded_manifest(layers=1)
     manifest["inference"]["attention"]["causal"] = causal
     manifest["inference"]["output"]["embeddingPostprocessor"] = {"poolingMode": "mean"}
     return manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +26,16 @@ STEPS = 6
 """Steps whose errors a test of int8 compares; a single row may have small logits alone."""
 
 
+def windowed(*, layers: int) -> dict[str, Any]:
+    manifest = llama_manifest(layers=layers)
+    manifest["inference"]["attention"]["slidingWindow"] = 24
+    return manifest
+
+
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batch")
-    manifest = llama_manifest()
-    manifest["inference"]["attention"]["slidingWindow"] = 24
-    return write_random_package(folder, manifest, generator_of(request))
+    return write_random_package(folder, windowed(layers=1), generator_of(request))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,9 @@ def prompts(rng, *sizes: int) -> list[list[int]]:
     return [rng.integers(0, VOCAB, size).tolist() for size in sizes]
 
 
-def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, rng):
+def test_the_logits_of_each_row_are_those_of_its_own_sequence(device, tmp_path, rng):
+    package = write_random_package(tmp_path, windowed(layers=2), rng)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     reference = CpuBackend(package, context=CONTEXT)
     batch = backend.batch(3, CONTEXT)
     all_prompts = prompts(rng, 9, 40, 1)
@@ -62,6 +69,7 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, 
     assert relative_error(reordered, expected[[2, 0]]) < EXACT
     wrong = batch.logits([Row(all_prompts[0][-1], 2, len(all_prompts[2]) - 1)])
     assert relative_error(wrong, expected[:1]) > APART  # the control: sequences matter
+    backend.close()
 
 
 @pytest.mark.parametrize(

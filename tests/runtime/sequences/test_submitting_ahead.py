@@ -216,7 +216,7 @@ def test_aborting_a_generation_closes_its_strategy_even_if_others_hold_it(rng):
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead")
-    return write_random_package(folder, llama_manifest(), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 @pytest.fixture(scope="module")

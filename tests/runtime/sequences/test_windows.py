@@ -29,7 +29,7 @@ def package(request, tmp_path_factory):
     return write_random_package(folder, llama_manifest(), generator_of(request))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def backend(device, package) -> Iterator[GpuBackend]:
     gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     yield gpu_backend

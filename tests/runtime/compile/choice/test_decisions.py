@@ -144,11 +144,12 @@ def packages(request, tmp_path_factory):
     """Packages of each type and layout, written once."""
     import numpy as np
 
-    moe = MOE if request.param == "mixture" else None
+    # Only layers behind the first have experts.
+    options = {"moe": MOE} if request.param == "mixture" else {"layers": 1}
     by_layout = {}
     for dtype, layout in TYPES[request.param]:
         folder = tmp_path_factory.mktemp(f"{dtype}-{layout}")
-        manifest = llama_manifest(dtype, layout, moe=moe)
+        manifest = llama_manifest(dtype, layout, **options)
         by_layout[dtype, layout] = write_random_package(
             folder / "p", manifest, np.random.default_rng(1)
         )
