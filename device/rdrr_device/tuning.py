@@ -41,7 +41,7 @@ class TuningKey(Generic[P]):
         name: Op, kernel, shape, and the features of the device that change the kernel.
         default: Parameters used if nothing was tuned.
         used: Parameters in force.
-        possible: The parameters that the kernel could run with here, see `candidates`.
+        possible: The parameters that the kernel could run with here; read once, by `candidates`.
     """
 
     name: str

@@ -129,11 +129,13 @@ def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
 
 
 @lru_cache(maxsize=1024)
-def _shared(record: Record) -> Record:
-    """Return the first record that equals this one.
+def _shared(record: Record, text: str) -> Record:
+    """Return the first record that equals this one and has the same `repr`.
 
-    Layers have the same records, whose source and constants are then computed once.
+    Layers have the same records, whose source and constants are then computed once. The text tells
+    1, 1.0 and True apart, which are equal, but not the same in a shader or a program.
     """
+    del text
     return record
 
 
@@ -161,7 +163,7 @@ class Phase:
         Raises:
             ValueError: A name is missing or not declared, or there are too many buffers.
         """
-        record = _shared(self.record)
+        record = _shared(self.record, repr(self.record))
         object.__setattr__(self, "record", record)
         declared = {binding.name for binding in self.bindings}
         if declared != set(self.buffers):
