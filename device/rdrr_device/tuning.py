@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -40,13 +41,22 @@ class TuningKey(Generic[P]):
         name: Op, kernel, shape, and the features of the device that change the kernel.
         default: Parameters used if nothing was tuned.
         used: Parameters in force.
-        candidates: The other parameters that the kernel could run with here.
+        possible: The parameters that the kernel could run with here; read once, by `candidates`.
     """
 
     name: str
     default: P
     used: P
-    candidates: tuple[P, ...]
+    possible: Iterable[P] = field(compare=False, repr=False)
+
+    @cached_property
+    def candidates(self) -> tuple[P, ...]:
+        """The other parameters that the kernel could run with here.
+
+        They are listed when they are asked for: a load needs few of them, and each is a check of
+        what fits the device.
+        """
+        return tuple(params for params in dict.fromkeys(self.possible) if params != self.default)
 
     @property
     def op(self) -> str:
@@ -87,13 +97,12 @@ class Tuning:
             default: Parameters used if none are stored, or if those stored are no candidates.
             candidates: Parameters that the kernel could run with on this device and shape.
         """
-        others = tuple(candidate for candidate in dict.fromkeys(candidates) if candidate != default)
+        tuning_key = TuningKey(name, default, default, candidates)
         stored = self.entries.get(name)
-        used = default
-        if stored is not None:
-            used = next(
-                (candidate for candidate in others if candidate.as_dict() == dict(stored)), default
-            )
+        if stored is None:
+            return tuning_key
+        others = tuning_key.candidates
+        used = next((params for params in others if params.as_dict() == dict(stored)), default)
         return TuningKey(name, default, used, others)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
@@ -128,6 +128,17 @@ def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
     return {key: number for part in parts for key, number in part.items()}
 
 
+@lru_cache(maxsize=1024)
+def _shared(record: Record, text: str) -> Record:
+    """Return the first record that equals this one and has the same `repr`.
+
+    Layers have the same records, whose source and constants are then computed once. The text tells
+    1, 1.0 and True apart, which are equal, but not the same in a shader or a program.
+    """
+    del text
+    return record
+
+
 @dataclass(frozen=True)
 class Phase:
     """One kernel call of a pass: a function with its parameters and buffers.
@@ -152,7 +163,8 @@ class Phase:
         Raises:
             ValueError: A name is missing or not declared, or there are too many buffers.
         """
-        record = self.record
+        record = _shared(self.record, repr(self.record))
+        object.__setattr__(self, "record", record)
         declared = {binding.name for binding in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")

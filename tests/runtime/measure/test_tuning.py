@@ -68,6 +68,23 @@ def test_stored_parameters_are_used_only_if_they_are_a_candidate():
         )
 
 
+def test_candidates_are_listed_when_they_are_asked_for():
+    checked = []
+
+    def fits(params: EmbedTuning) -> bool:
+        checked.append(params.workgroup)
+        return params.workgroup < 256
+
+    default, forms = EmbedTuning(32), [EmbedTuning(size) for size in (32, 64, 64, 128, 256)]
+    key = Tuning().tuning_key("norm here", default, filter(fits, forms))
+    assert not checked
+    assert key.candidates == key.candidates == (EmbedTuning(64), EmbedTuning(128))
+    assert checked == [32, 64, 64, 128, 256]
+    stored = Tuning({"norm here": {"workgroup": 128}})
+    key = stored.tuning_key("norm here", default, filter(fits, forms))
+    assert (key.used, key.candidates) == (EmbedTuning(128), (EmbedTuning(64), EmbedTuning(128)))
+
+
 @pytest.mark.thorough
 @pytest.mark.cover
 @pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])

@@ -54,6 +54,16 @@ def test_the_fields_of_a_record_become_constants_and_template_variables():
     assert record.choices == {"KIND": "norm"}
 
 
+def test_phases_share_a_record_only_where_their_shader_is_the_same():
+    first, same, typed, other = (copy_phase(groups).record for groups in (1, 1, True, 2))
+    assert same is first
+    assert other.constants["GROUPS"] == 2
+    # True == 1, but a program says which of them it is.
+    assert typed == first
+    assert type(typed.constants["GROUPS"]) is bool
+    assert type(copy_phase(1).record.constants["GROUPS"]) is int
+
+
 @pytest.mark.parametrize(
     ("work", "rows", "calls"),
     [
