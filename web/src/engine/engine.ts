@@ -195,7 +195,7 @@ export class Engine extends Answers {
     const prompt = pooling.prompt(prompt_name);
     const texts = inputsOf(input).map((text) => {
       if (typeof text !== 'string') return text;
-      return this.texts.requireText().encodeWithin(prompt + text, truncate ? player.context : Infinity);
+      return this.texts.requireText().encode(prompt + text, truncate ? player.context : Infinity);
     });
     const skipped = prompt && pooling.leavesOutPrompt ? Math.max(0, this.encode(prompt).length - this.texts.requireText().suffix) : 0;
     const order = [...texts.keys()].sort((one, other) => texts[other]!.length - texts[one]!.length);
