@@ -10,7 +10,7 @@ const MOST_UNKNOWN = 32;
 const LONGEST = 64;
 
 type Check = readonly [expected: string, holds: (value: unknown) => boolean];
-/** A check of each field of a request; null for those that others check, or that may be anything. */
+/** A check of each field of a request; null for those that are checked elsewhere, or may be anything. */
 type Checks<Request> = { readonly [Name in keyof Required<Request>]: Check | null };
 
 const whole = (least: number, most: number, expected = `an integer of ${least} to ${most}`): Check =>
@@ -18,36 +18,24 @@ const whole = (least: number, most: number, expected = `an integer of ${least} t
 const COUNT = whole(1, Infinity, 'an integer of 1 or more');
 const TOP = whole(0, MOST_TOP);
 
+const unchecked = <Name extends string>(...names: readonly Name[]): Record<Name, null> => Object.fromEntries(names.map((name) => [name, null])) as Record<Name, null>;
+
 const OF_TEXTS: Checks<Omit<TextRequest, 'logprobs'>> = {
-  model: null,
-  stream: null,
-  stream_options: null,
+  ...unchecked('model', 'stream', 'stream_options', 'seed', 'response_format', 'context_shift'),
+  ...unchecked('temperature', 'top_k', 'top_p', 'min_p', 'repeat_penalty', 'frequency_penalty', 'presence_penalty', 'logit_bias'),
   n: whole(1, MOST_TEXTS),
   stop: ['strings that are not empty', (stop) => stopsOf({ stop } as TextRequest).every((text) => typeof text === 'string' && text !== '')],
-  seed: null,
   max_tokens: COUNT,
-  response_format: null,
-  context_shift: null,
-  temperature: null,
-  top_k: null,
-  top_p: null,
-  min_p: null,
-  repeat_penalty: null,
-  frequency_penalty: null,
-  presence_penalty: null,
-  logit_bias: null,
 };
 
 const CHAT: Checks<ChatRequest> = {
   ...OF_TEXTS,
+  ...unchecked('tools', 'reasoning_effort', 'chat_template_kwargs'),
   messages: ['a list of messages', (value) => Array.isArray(value) && value.length > 0],
   max_completion_tokens: COUNT,
   logprobs: ['true or false', (value) => value == null || typeof value === 'boolean'],
   top_logprobs: TOP,
-  tools: null,
   tool_choice: ['auto or none', (value) => [undefined, null, 'auto', 'none'].includes(value as null)],
-  reasoning_effort: null,
-  chat_template_kwargs: null,
 };
 
 const COMPLETION: Checks<CompletionRequest> = {
@@ -58,12 +46,10 @@ const COMPLETION: Checks<CompletionRequest> = {
 
 const isText = (text: unknown): boolean => typeof text === 'string' || Array.isArray(text);
 const EMBEDDING: Checks<EmbeddingRequest> = {
-  model: null,
+  ...unchecked('model', 'prompt_name', 'truncate'),
   input: ['texts, or ids of texts, at least one', (value) => ((texts) => texts.length > 0 && texts.every(isText))(inputsOf(value as string[]))],
   encoding_format: ['float', (value) => value === undefined || value === 'float'],
   dimensions: COUNT,
-  prompt_name: null,
-  truncate: null,
 };
 
 const CHECKS: Readonly<Record<AnyRequest['kind'], Readonly<Record<string, Check | null>>>> = { chat: CHAT, completion: COMPLETION, embedding: EMBEDDING };
