@@ -9,7 +9,7 @@ import json
 
 import pytest
 from rdrr._web_text import unread_in_browsers
-from support import text_vectors
+from support import text_vectors, tokenizer_steps
 
 VECTORS = text_vectors.read()
 
@@ -29,6 +29,10 @@ def test_a_kind_of_tokenizer_gives_what_its_vectors_say(name):
 
 def test_small_templates_give_the_texts_of_their_vectors():
     assert text_vectors.snippets() == VECTORS["snippets"]
+
+
+def test_single_steps_of_tokenizers_give_what_their_vectors_say():
+    assert tokenizer_steps.made() == tokenizer_steps.read()
 
 
 REFUSED = json.loads(

@@ -522,12 +522,13 @@ def write(vectors: Mapping[str, Any], file: Path = FILE) -> None:
     given = {"messages": SNIPPET_MESSAGES, "variables": {"tool": SNIPPET_TOOL}}
     whole = {"templates": TEMPLATES, "tokens": TOKENS, "ends": [END], **vectors}
     whole |= {"snippets_given": given, "snippets": snippets()}
-    file.write_text(_lines(whole, 3) + "\n", encoding="utf-8")
+    file.write_text(lines(whole, 3) + "\n", encoding="utf-8")
 
 
-def _lines(value: Any, depth: int) -> str:
+def lines(value: Any, depth: int) -> str:
+    """Return a value as JSON, with a line for each case below `depth` mappings."""
     if depth and isinstance(value, Mapping) and "model" not in value:
-        inner = (f"{json.dumps(key)}: {_lines(item, depth - 1)}" for key, item in value.items())
+        inner = (f"{json.dumps(key)}: {lines(item, depth - 1)}" for key, item in value.items())
         return "{\n" + ",\n".join(inner) + "\n}"
     if isinstance(value, list) and value and not isinstance(value[0], int):
         return "[\n" + ",\n".join(map(_compact, value)) + "\n]"

@@ -8,7 +8,7 @@ import { entriesOf, entriesWords, samplerWords } from '../src/sampling/words.js'
 
 interface Vectors {
   records: Records;
-  step: (StepRows & { words: number[] })[];
+  step: (StepRows & { sequences?: number[]; words: number[] })[];
   sampler: { options: SamplingOptions & { sampled_tokens?: number }; seed: string; masked: boolean; words: number[] }[];
   entries: { options: SamplingOptions; seen: number[]; words: number[][] }[];
 }
@@ -16,7 +16,8 @@ interface Vectors {
 const vectors = JSON.parse(readFileSync('../tests/data/vectors/records.json', 'utf8')) as Vectors;
 const { records } = JSON.parse(readFileSync('test/data/records.json', 'utf8')) as Vectors;
 
-for (const [index, { words, ...step }] of vectors.step.entries()) {
+// Browsers run one text at a time.
+for (const [index, { words, ...step }] of vectors.step.filter(({ sequences }) => !sequences).entries()) {
   test(`step ${index} has the words that Python packs`, () => {
     assert.deepEqual([...packStep(records, step)], words);
   });

@@ -21,6 +21,11 @@ function opened(kind: Kind, template: string | null = null): Text {
   return new Text({ tokenizer: JSON.stringify(kind.tokenizer), config: JSON.stringify(tokens), template, stated: null, ends });
 }
 
+// The manifest says that every prompt begins with an id.
+function stated(kind: Kind): Text {
+  return new Text({ tokenizer: JSON.stringify(kind.tokenizer), config: null, template: null, stated: { addBosToken: true, bosTokenId: 1 } });
+}
+
 for (const [name, kind] of Object.entries(vectors.kinds)) {
   test(`${name}: texts have the ids that Python's library gives`, () => {
     const text = opened(kind);
@@ -73,6 +78,19 @@ test('a text with half of a character is refused, and one with all of it is not'
   assert.throws(() => text.encode('\ud83d'), { code: 'usage' });
 });
 
+test('a text that is cut has the ids that every prompt begins and ends with, and no more than its limit', () => {
+  const kinds = Object.values(vectors.kinds).flatMap((kind) => [opened(kind), stated(kind)]);
+  for (const text of kinds) {
+    const whole = text.encode('a text that is long enough to be cut');
+    const [first, last] = [text.encode('a'), text.encode('b')].map((ids) => [ids[0], ids.at(-1)]) as [number[], number[]];
+    const cut = text.encode('a text that is long enough to be cut', 5);
+    assert.equal(cut.length, Math.min(5, whole.length));
+    if (first[0] === last[0]) assert.equal(cut[0], first[0]);
+    if (first[1] === last[1]) assert.equal(cut.at(-1), first[1]);
+    assert.deepEqual(text.encode('a', 50), text.encode('a'));
+  }
+});
+
 test('an answer has its reasoning and calls apart, and its marks are special tokens where the vocabulary says so', () => {
   const tokenizer = structuredClone(plain.tokenizer) as { added_tokens: { content: string; special: boolean; id: number }[] };
   const next = Math.max(...Object.values(vectors.kinds)[0]!.ids.flat()) + 1000;
@@ -86,7 +104,7 @@ test('an answer has its reasoning and calls apart, and its marks are special tok
   const written = 'so I call</think>Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|end|>';
   const read = (given: readonly Tool[]): object[] => {
     const [stream, answer] = [text.stream(prompt, [], text.chat!.shows), text.chat!.answer(prompt, given)];
-    const deltas = text.encode(written, { bos: false }).flatMap((id) => answer.push(stream.push([id])));
+    const deltas = text.encode(written).flatMap((id) => answer.push(stream.push([id])));
     return [...deltas, ...answer.push(stream.end()), ...answer.end()];
   };
   const joined = (deltas: object[], key: string): string => deltas.map((delta) => (delta as Record<string, string>)[key] ?? '').join('');

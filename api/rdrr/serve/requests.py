@@ -7,11 +7,13 @@ that of a field, since they are misspelt.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -31,42 +33,24 @@ MOST_STOPS = 16
 MOST_BIASES = 1024
 MOST_UNKNOWN = 32
 
-GRAMMARS = (
-    "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
-    "guided_choice", "guided_grammar",
-)  # fmt: skip
+_UNSERVED: Mapping[str, Any] = json.loads(
+    files(__package__).joinpath("unserved_fields.json").read_text(encoding="utf-8")
+)
+"""Fields of other servers, in a table that the browser runtime reads too."""
+
+GRAMMARS: tuple[str, ...] = tuple(_UNSERVED["grammars"])
 """Names under which other servers take the form of an answer."""
 
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "best_of": (None, 1),
-        "audio": (None,),
-        "modalities": (None, ["text"]),
-        "functions": (None, []),
-        "function_call": (None, "none", "auto"),
-        "web_search_options": (None,),
-        "mcp_servers": (None, []),
-        "container": (None,),
-        "prompt": (None,),
-        "conversation": (None,),
-        "template": (None, ""),
-        "context": (None, []),
-        "background": (None, False),
-        "logprobs": (None, False),
-        "top_logprobs": (None, 0),
-        **dict.fromkeys(GRAMMARS, (None, "", [], {})),
-    }
+    {name: tuple(values) for name, values in _UNSERVED["refused"].items()}
+    | dict.fromkeys(GRAMMARS, (None, "", [], {}))
 )
 """Fields that change the answer and are not served, with the values that change nothing.
 
 A route that serves one of them has it as a field.
 """
 
-HARMLESS = frozenset({
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "parallel_tool_calls", "verbosity", "prediction", "include",
-    "truncation", "cache_prompt", "format",
-})  # fmt: skip
+HARMLESS = frozenset(_UNSERVED["harmless"])
 """Fields that are not served and change no answer of this server."""
 
 SAMPLING: Mapping[str, str] = MappingProxyType(

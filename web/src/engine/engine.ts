@@ -8,7 +8,8 @@ import { Text, type TextFiles } from '../text/index.js';
 import { Answers, type CallOptions } from './answers.js';
 import { grownModel, openModel, openSource, openTower, type LoadOptions, type Opened, type Source } from './open.js';
 import { Pooling } from './pooling.js';
-import { checkRequest, inputsOf, type AnyEvent, type AnyRequest, type EmbeddingRequest, type VectorEvent } from './requests.js';
+import { checkRequest } from './fields.js';
+import { inputsOf, type AnyEvent, type AnyRequest, type EmbeddingRequest, type VectorEvent } from './requests.js';
 import { restored, saved, type Session } from './session.js';
 import { Sight } from './sight.js';
 import { surveyOf, type Survey } from './survey.js';
@@ -126,7 +127,8 @@ export class Engine extends Answers {
 
   /** Yield the parts of the texts of a request, or its embeddings, when the requests before it have ended. */
   async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
-    checkRequest(given);
+    const ignored = checkRequest(given);
+    if (ignored.length) console.warn(`rdrr ignores fields of a request that it does not know: ${ignored.join(', ')}`);
     const done = await this.turn(signal);
     try {
       if (this.state === 'lost') await this.reopen(); // images are encoded before a text can be resumed
@@ -193,7 +195,7 @@ export class Engine extends Answers {
     const prompt = pooling.prompt(prompt_name);
     const texts = inputsOf(input).map((text) => {
       if (typeof text !== 'string') return text;
-      return this.texts.requireText().encodeWithin(prompt + text, truncate ? player.context : Infinity);
+      return this.texts.requireText().encode(prompt + text, truncate ? player.context : Infinity);
     });
     const skipped = prompt && pooling.leavesOutPrompt ? Math.max(0, this.encode(prompt).length - this.texts.requireText().suffix) : 0;
     const order = [...texts.keys()].sort((one, other) => texts[other]!.length - texts[one]!.length);

@@ -31,6 +31,8 @@ export interface ChatRequest extends TextRequest {
   top_logprobs?: number | null;
   tools?: readonly Tool[];
   tool_choice?: 'auto' | 'none';
+  /** A variable of the chat template, where it reads it. */
+  reasoning_effort?: string | null;
   /** Further variables of the chat template, such as `enable_thinking`. */
   chat_template_kwargs?: Record<string, unknown>;
 }
@@ -108,54 +110,6 @@ export type AnyEvent = TextEvent | VectorEvent;
 
 const DEFAULT_TOKENS = 16; // of a completion, as in OpenAI's API
 const SAMPLING = ['top_k', 'top_p', 'min_p', 'repeat_penalty', 'frequency_penalty', 'presence_penalty', 'logit_bias'] as const;
-const MOST_TEXTS = 16;
-const MOST_TOP = 20;
-
-type Check = [name: string, expected: string, holds: (value: unknown) => boolean];
-
-const isWhole = (value: unknown, least: number, most = Infinity): boolean =>
-  value == null || (Number.isInteger(value) && (value as number) >= least && (value as number) <= most);
-const COUNT = 'an integer of 1 or more';
-const TOP = `an integer of 0 to ${MOST_TOP}`;
-
-const OF_TEXTS: readonly Check[] = [
-  ...['best_of', 'suffix', 'echo', 'functions'].map((name): Check => [name, 'nothing: it is not served', (value) => !value]),
-  ['n', `1 to ${MOST_TEXTS}`, (value) => isWhole(value, 1, MOST_TEXTS)],
-  ['max_tokens', COUNT, (value) => isWhole(value, 1)],
-  ['stop', 'strings that are not empty', (stop) => stopsOf({ stop } as TextRequest).every((text) => typeof text === 'string' && text !== '')],
-];
-
-/** What fields must be: those that would change the answer and are not served, or have a wrong type, are refused. */
-const CHECKS: Readonly<Record<AnyRequest['kind'], readonly Check[]>> = {
-  chat: [
-    ...OF_TEXTS,
-    ['messages', 'a list of messages', (value) => Array.isArray(value) && value.length > 0],
-    ['max_completion_tokens', COUNT, (value) => isWhole(value, 1)],
-    ['tool_choice', 'auto or none', (value) => [undefined, null, 'auto', 'none'].includes(value as null)],
-    ['logprobs', 'true or false', (value) => value == null || typeof value === 'boolean'],
-    ['top_logprobs', TOP, (value) => isWhole(value, 0, MOST_TOP)],
-  ],
-  completion: [
-    ...OF_TEXTS,
-    ['prompt', 'a text or token ids', (value) => typeof value === 'string' || Array.isArray(value)],
-    ['logprobs', TOP, (value) => isWhole(value, 0, MOST_TOP)],
-  ],
-  embedding: [
-    ['input', 'at least one text', (value) => inputsOf(value as string[]).length > 0],
-    ['input', 'texts, or ids of texts', (value) => inputsOf(value as string[]).every((text) => typeof text === 'string' || Array.isArray(text))],
-    ['encoding_format', 'float', (value) => value === undefined || value === 'float'],
-    ['dimensions', COUNT, (value) => isWhole(value, 1)],
-  ],
-};
-
-/** Throw an error that names a field of a request and what it must be. */
-export function checkRequest(given: AnyRequest): void {
-  const fields: Record<string, unknown> = { ...given.request };
-  for (const [name, expected, holds] of CHECKS[given.kind]) {
-    if (!holds(fields[name])) throw new RdrrError('usage', `${name}: expected ${expected}, found ${JSON.stringify(fields[name])}`);
-  }
-  if (given.kind !== 'embedding') schemaOf(given.request);
-}
 
 /** Return how many of the most probable tokens are recorded; undefined if no log-probabilities were asked for. */
 export function topOf({ kind, request }: AnyTextRequest): number | undefined {

@@ -108,11 +108,12 @@ export class Texts {
     }
     const { chat } = this.requireText();
     if (!chat) throw new RdrrError('usage', 'the package has no chat template; use completions');
-    const { messages, tools, tool_choice, chat_template_kwargs: variables } = given.request;
+    const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs } = given.request;
+    const variables = { ...(reasoning_effort != null && { reasoning_effort }), ...chat_template_kwargs };
     const calls = tools && tool_choice !== 'none' ? { tools } : {};
     const [plain, sources] = takenImages(messages);
     const images = sources.length ? await this.seen(sources) : null;
-    const options = { ...calls, ...(variables && { variables }), ...(images && { images }) };
+    const options = { ...calls, variables, ...(images && { images }) };
     return [chat.encode(plain, options), new Set([...ends, ...chat.ends])];
   }
 

@@ -4,8 +4,6 @@ import type { Program, RecordFields } from './schema.js';
 /** The records that the host writes, as a program states them. */
 export type Records = Program['records'];
 
-const NO_SLOT = 0xffffffff;
-
 export const recordOf = (records: Records, name: string): RecordFields => partOf(records, name, 'record');
 
 /** Write a record at a word; fields without a value stay as they are. */
@@ -27,25 +25,15 @@ export interface StepRows {
   tokens: readonly number[];
   slots: readonly number[];
   positions?: readonly number[];
-  sequences?: readonly number[];
-  last_n?: number;
-  /** Rows that the pass is launched for, if they are more than the tokens. */
-  launched?: number;
 }
 
-/** Return the words of a step: its header, and a row for each token. */
-export function packStep(records: Records, step: StepRows): Uint32Array<ArrayBuffer> {
-  const { tokens, slots, positions = slots, sequences, last_n = 1, launched = 0 } = step;
+/** Return the words of a step of one text: its header, and a row for each token. */
+export function packStep(records: Records, { tokens, slots, positions = slots }: StepRows): Uint32Array<ArrayBuffer> {
   const [header, row] = [recordOf(records, 'step_header'), recordOf(records, 'step_row')];
-  const count = Math.max(tokens.length, launched);
-  const words = new Uint32Array(header.words + row.words * count);
-  packInto(words, 0, header, { rows: tokens.length, last_n });
-  for (let index = 0; index < count; index += 1) {
-    const values: Record<string, number> =
-      index < tokens.length
-        ? { token: tokens[index]!, position: positions[index]!, sequence: sequences?.[index] ?? 0, slot: slots[index]! }
-        : { slot: NO_SLOT };
-    packInto(words, header.words + row.words * index, row, values);
+  const words = new Uint32Array(header.words + row.words * tokens.length);
+  packInto(words, 0, header, { rows: tokens.length, last_n: 1 });
+  for (const [index, token] of tokens.entries()) {
+    packInto(words, header.words + row.words * index, row, { token, position: positions[index]!, slot: slots[index]! });
   }
   return words;
 }

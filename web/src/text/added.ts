@@ -1,5 +1,8 @@
 // Finds added tokens in a text, as Python's library does: the first, and of several there the longest.
-import type { AddedToken } from './prepare.js';
+import { WORD, type AddedToken } from './prepare.js';
+
+const ENDS_WORD = new RegExp(`[${WORD}]$`, 'u');
+const BEGINS_WORD = new RegExp(`^[${WORD}]`, 'u');
 
 /** A part of a text: an added token by its id, or text between them. */
 export type Section = number | string;
@@ -24,7 +27,7 @@ export class AddedTokens {
     for (const { 0: written, index } of text.matchAll(this.#pattern)) {
       const token = this.#tokens.get(written)!;
       const end = index + written.length;
-      if (token.single_word && (/[\p{L}\p{M}\p{N}\p{Pc}]$/u.test(text.slice(0, index)) || /^[\p{L}\p{M}\p{N}\p{Pc}]/u.test(text.slice(end)))) continue;
+      if (token.single_word && (ENDS_WORD.test(text.slice(0, index)) || BEGINS_WORD.test(text.slice(end)))) continue;
       const from = token.lstrip ? Math.max(begin, spaceBefore(text, index)) : index;
       if (begin < from) sections.push(text.slice(begin, from));
       sections.push(token.id);

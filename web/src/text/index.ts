@@ -34,17 +34,12 @@ export class Text {
     this.chat = chatOf(this.#tokenizer, files);
   }
 
-  /** The ids of a prompt; `bos` adds what every prompt begins with, `control: false` makes no added token. */
-  encode(text: string, { bos = true, control = true } = {}): number[] {
-    const ids = this.#tokenizer.encode(text, { special: bos, control });
-    return bos && this.#bos !== null && ids[0] !== this.#bos ? [this.#bos, ...ids] : ids;
-  }
-
-  /** The ids of a text of at most `limit` tokens, those that every prompt begins and ends with among them. */
-  encodeWithin(text: string, limit: number): number[] {
-    const begins = this.#bos !== null && this.#tokenizer.encode('', { special: true })[0] !== this.#bos;
-    const ids = this.#tokenizer.encode(text, { special: true, limit: limit - Number(begins) });
-    return begins ? [this.#bos!, ...ids] : ids;
+  /** The ids of a prompt, of at most `limit` tokens, with those that every prompt begins and ends with. */
+  encode(text: string, limit = Infinity): number[] {
+    const encoded = (most: number): number[] => this.#tokenizer.encode(text, { special: true, limit: most });
+    const ids = encoded(limit);
+    if (this.#bos === null || ids[0] === this.#bos) return ids;
+    return [this.#bos, ...(ids.length < limit ? ids : encoded(limit - 1))];
   }
 
   /** How many ids the tokenizer adds behind a text. */

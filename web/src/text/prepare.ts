@@ -60,15 +60,15 @@ function checkModel(model: Description): void {
 
 const NORMALIZERS: Readonly<Record<string, (step: Description) => Description>> = {
   Sequence: (step) => normalizers(...(step['normalizers'] as Description[]).map(normalizerOf)),
-  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'Prepend'].map((type) => [type, (step: Description) => step])),
+  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'Prepend', 'StripAccents'].map((type) => [type, (step: Description) => step])),
   // The library gives the content to a function that reads $ as a reference.
   Replace: (step) => ({ ...step, content: String(step['content']).replaceAll('$', '$$$$') }),
   BertNormalizer: bert,
   // Python's library knows no special sigma for the end of a word.
   Lowercase: (step) => normalizers(replaced('Σ', 'σ'), step),
+  // ^ and $ are the ends of lines, as in the patterns of Python's library.
   Strip: ({ strip_left: left = true, strip_right: right = true }) =>
-    normalizers(...(left ? [replaced('^\\p{White_Space}+', '')] : []), ...(right ? [replaced('\\p{White_Space}+$', '')] : [])),
-  StripAccents: () => replaced('\\p{M}', ''),
+    normalizers(...(left ? [replaced('\\A\\p{White_Space}+', '')] : []), ...(right ? [replaced('\\p{White_Space}+\\z', '')] : [])),
 };
 
 function normalizerOf(step: Description): Description {
@@ -95,6 +95,9 @@ function bert({ clean_text: clean, handle_chinese_chars: chinese, strip_accents:
 // The pattern of GPT-2, which the library writes with its own idea of white space.
 const WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+// The characters of words for Python's library itself; patterns in files take fractions and the like for such characters too.
+export const WORD = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
+
 const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
 
 const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description>> = {
@@ -103,7 +106,7 @@ const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description
   Metaspace: metaspace,
   Split: splitOf,
   Digits: ({ individual_digits: single }) => (single ? isolated('\\p{N}') : matched('\\p{N}+|\\P{N}+')),
-  Whitespace: () => matched('\\w+|[^\\w\\s]+'),
+  Whitespace: () => matched(`[${WORD}]+|[^${WORD}\\p{White_Space}]+`),
   WhitespaceSplit: () => matched('\\S+'),
   Punctuation: ({ behavior = 'Isolated' }) => {
     if (behavior !== 'Isolated') throw refused(`the pre-tokenizer Punctuation (${String(behavior)})`);

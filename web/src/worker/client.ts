@@ -5,6 +5,9 @@ import type { AnyEvent, AnyRequest } from '../engine/requests.js';
 import type { Session } from '../engine/session.js';
 import { errorOf, type Body, type Call, type Port, type Reply, type Result } from './messages.js';
 
+const SILENCE = 30_000; // milliseconds in which a worker must begin with a load
+const ADVICE = 'is worker.js beside rdrr.js, and was it started with { type: "module" }?';
+
 /** Load a model in a worker, or behind another port at whose end `serve` runs. */
 export async function connect(port: Port & { terminate?(): void }, url: string, options: LoadOptions = {}): Promise<RemoteEngine> {
   const calls = new Calls(port);
@@ -63,8 +66,7 @@ class Calls {
     port.addEventListener('message', ({ data }) => this.waiting.get((data as Reply).id)?.(data as Reply));
     port.addEventListener('error' as 'message', (event) => {
       const { message = '' } = event as unknown as ErrorEvent;
-      const advice = 'is worker.js beside rdrr.js, and was it started with { type: "module" }?';
-      for (const [id, reply] of this.waiting) reply({ id, fault: { name: 'RdrrError', code: 'usage', message: `the worker failed: ${message || 'its script cannot be loaded'}; ${advice}` } });
+      for (const [id, reply] of this.waiting) reply(failed(id, `the worker failed: ${message || 'its script cannot be loaded'}; ${ADVICE}`));
     });
     port.start?.();
   }
@@ -92,11 +94,14 @@ class Calls {
     });
     signal?.addEventListener('abort', abort);
     this.port.postMessage({ ...body, id });
+    // A worker that failed before it was listened to says nothing.
+    const silence = body.call === 'load' ? setTimeout(() => this.waiting.get(id)?.(failed(id, `nothing answers behind the port: ${ADVICE}`)), SILENCE) : undefined;
     let open = true;
     try {
       while (open) {
         if (!replies.length) await new Promise<void>((resolve) => (arrived = resolve));
         const reply = replies.shift()!;
+        clearTimeout(silence);
         open = !('done' in reply || 'fault' in reply);
         if ('fault' in reply) {
           signal?.throwIfAborted();
@@ -105,9 +110,14 @@ class Calls {
         yield reply;
       }
     } finally {
+      clearTimeout(silence);
       signal?.removeEventListener('abort', abort);
       if (open) abort();
       this.waiting.delete(id);
     }
   }
+}
+
+function failed(id: number, message: string): Reply {
+  return { id, fault: { name: 'RdrrError', code: 'usage', message } };
 }

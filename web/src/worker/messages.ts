@@ -20,8 +20,8 @@ export type Call = Body & { id: number };
 /** What a call returns when it is done. */
 export type Result = ModelFacts | Session | void;
 
-/** What a worker sends: parts of a call's result, then its end or its fault. */
-export type Reply = { id: number } & ({ progress: Progress } | { event: AnyEvent } | { done: true; result: Result } | { lost: string } | { fault: Fault });
+/** What a worker sends: that it begins with a load, parts of a call's result, then its end or its fault. */
+export type Reply = { id: number } & ({ begun: true } | { progress: Progress } | { event: AnyEvent } | { done: true; result: Result } | { lost: string } | { fault: Fault });
 
 interface Fault {
   name: string;

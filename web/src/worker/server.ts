@@ -38,6 +38,7 @@ class Server {
   private async run(call: Call, signal: AbortSignal): Promise<Result> {
     const { id } = call;
     if (call.call === 'load') {
+      this.reply({ id, begun: true });
       const onProgress = (progress: Progress): void => this.reply({ id, progress });
       this.engine = await Engine.load(call.url, { ...call.options, signal, onProgress });
       void this.engine.lost.then((lost) => this.reply({ id, lost }));
