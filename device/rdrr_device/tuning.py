@@ -97,13 +97,12 @@ class Tuning:
             default: Parameters used if none are stored, or if those stored are no candidates.
             candidates: Parameters that the kernel could run with on this device and shape.
         """
-        tuning_key = TuningKey(name, default, default, candidates)
         stored = self.entries.get(name)
         if stored is None:
-            return tuning_key
-        others = tuning_key.candidates
-        used = next((params for params in others if params.as_dict() == dict(stored)), default)
-        return TuningKey(name, default, used, others)
+            return TuningKey(name, default, default, candidates)
+        possible, values = tuple(candidates), dict(stored)
+        used = next((params for params in possible if params.as_dict() == values), default)
+        return TuningKey(name, default, used, possible)
 
 
 AnyTuningKey = TuningKey[Any]

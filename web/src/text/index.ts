@@ -36,10 +36,7 @@ export class Text {
 
   /** The ids of a prompt, of at most `limit` tokens, with those that every prompt begins and ends with. */
   encode(text: string, limit = Infinity): number[] {
-    const encoded = (most: number): number[] => this.#tokenizer.encode(text, { special: true, limit: most });
-    const ids = encoded(limit);
-    if (this.#bos === null || ids[0] === this.#bos) return ids;
-    return [this.#bos, ...(ids.length < limit ? ids : encoded(limit - 1))];
+    return this.#tokenizer.encode(text, { special: true, limit, bos: this.#bos });
   }
 
   /** How many ids the tokenizer adds behind a text. */

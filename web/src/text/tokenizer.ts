@@ -47,12 +47,18 @@ export class Tokenizer {
     this.#decoding = new Decoding(this.#file.decoder);
   }
 
-  /** The ids of a text; `special` adds what the post-processor adds, `control: false` makes no added token; `limit` cuts its end off. */
-  encode(text: string, { special = false, control = true, limit = Infinity } = {}): number[] {
+  /**
+   * The ids of a text; `special` adds what the post-processor adds, and before it `bos` where it adds none, of at most `limit` tokens,
+   * for which the end of the text is cut off; `control: false` makes no added token.
+   */
+  encode(text: string, { special = false, control = true, limit = Infinity, bos = null as number | null } = {}): number[] {
     if (/[\ud800-\udfff]/u.test(text)) throw new RdrrError('usage', 'the text has half of a surrogate pair, which is no character');
     const sections = control ? this.#unnormalized.sections(text) : [text];
     const ids = sections.flatMap((section, at) => (typeof section === 'number' ? section : this.#encodeSection(section, at === 0, control)));
-    return special ? this.#completed(ids.slice(0, Math.max(0, limit - this.#completed([]).length))) : ids;
+    if (!special) return ids;
+    const within = (most: number): number[] => this.#completed(ids.slice(0, Math.max(0, most - this.#completed([]).length)));
+    const whole = within(limit);
+    return bos === null || whole[0] === bos ? whole : [bos, ...within(limit - 1)];
   }
 
   #encodeSection(text: string, isFirst: boolean, control: boolean): number[] {
