@@ -58,6 +58,7 @@ class MatmulSubgroup(WeightsRecord):
         subgroups: Whether subgroup operations are used, which is the same.
         value: Type of the factors.
         splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
+        ahead: Steps that are loaded before they are needed, a divisor of the steps of a split.
         bias: Whether a bias is added.
         n: Outputs of a row of y, over all parts and matrices.
         first: Index of the first output of each matrix.
@@ -82,6 +83,7 @@ class MatmulSubgroup(WeightsRecord):
     subgroups: bool = choice()
     value: str = choice("f16")
     splits: int = choice(default=1)
+    ahead: int = choice(default=1)
     bias: bool = choice(default=False)
     n: int
     first: tuple[int, ...]
@@ -103,6 +105,7 @@ class SubgroupTile(Params):
         teams_n: Subgroups that share the outputs.
         teams_k: Subgroups that share the inputs of a step: 1, 2, 4 or 8.
         splits: Workgroups that share the inputs, each with a tile of sums to be added.
+        ahead: Steps that are loaded before they are needed.
     """
 
     rows: int
@@ -112,6 +115,7 @@ class SubgroupTile(Params):
     teams_n: int
     teams_k: int = 1
     splits: int = 1
+    ahead: int = 1
 
     @property
     def teams(self) -> int:
@@ -129,6 +133,7 @@ class SubgroupTile(Params):
             "teams_n": self.teams_n,
             "teams_k": self.teams_k,
             "splits": self.splits,
+            "ahead": self.ahead,
         }
 
     def storage(self, shape: MatrixShape) -> int:
@@ -264,7 +269,7 @@ def _fits(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> b
     shape, threads = matrix_shape(ctx), tile.teams * subgroup_threads(ctx)
     assert shape is not None, "a refusal says that there is none"
     return (
-        padded(weights[0].k, K_TILE) % (tile.step * tile.splits) == 0
+        padded(weights[0].k, K_TILE) % (tile.step * tile.splits * tile.ahead) == 0
         and (tile.splits == 1 or sum(weight.n for weight in weights) % 4 == 0)
         and tile.storage(shape) <= ctx.workgroup_storage
         and threads <= ctx.max_threads

@@ -26,7 +26,7 @@
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}{{ ", those of the first matrix first" if FORMATS | length > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
-// outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
+// outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next {{ "%d steps" % AHEAD if AHEAD > 1 else "step" }} are in flight.
 {% if not MATRICES %}
 // Teams of {{ SIZE }} threads take the place of subgroups here, and multiply what these would at once element by element.
 {% endif %}
@@ -170,42 +170,51 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + begin * {{ STEP // 8 }}u + x_slot{{ i }} % {{ STEP // 8 }}u;
     let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
-    var x_next{{ i }} = x[x_from{{ i }}];
+{% for a in range(AHEAD) %}
+    var x_next{{ i }}_{{ a }} = x[x_from{{ i }} + {{ a * STEP // 8 }}u];
+{% endfor %}
 {% endfor %}
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = {{ "min(" if TILE_N * PIECES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * PIECES - 1) ~ "u)" if TILE_N * PIECES % THREADS }};
     let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS{{ S }} - 1u);
     let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
     let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE // UNIT }}u;
-    var w_next{{ i }} = piece{{ S }}(w_row{{ i }}, begin * {{ PIECES }}u + w_piece{{ i }});
+{% for a in range(AHEAD) %}
+    var w_next{{ i }}_{{ a }} = piece{{ S }}(w_row{{ i }}, (begin + {{ a }}u) * {{ PIECES }}u + w_piece{{ i }});
+{% endfor %}
 {% endfor %}
 {% if F.column %}
     let s_slot = t % {{ W_SCALES }}u;
     let s_group = group{{ S }}(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS{{ S }} - 1u));
     put_scales{{ S }}(s_slot, stored_scales{{ S }}(s_group, begin * {{ QUADS }}u + s_slot % {{ QUADS }}u));
-    var s_next = stored_scales{{ S }}(s_group, (begin + min(1u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+{% for a in range(AHEAD) %}
+    var s_next_{{ a }} = stored_scales{{ S }}(s_group, (begin + min({{ a + 1 }}u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+{% endfor %}
     workgroupBarrier();
 {% endif %}
-    for (var step = 0u; step < steps; step++) {
+    for (var step = 0u; step < steps; step{{ " += %du" % AHEAD if AHEAD > 1 else "++" }}) {
+{% for a in range(AHEAD) %}
+{% set now = "step + %du" % a if a else "step" %}
+        {
 {% for i in range(X_LOADS) %}
-{{ put_words("tile_x", "x_to%d" % i, "x_next%d" % i) }}
+{{ put_words("tile_x", "x_to%d" % i, "x_next%d_%d" % (i, a)) }}
 {% endfor %}
 {% for i in range(W_LOADS) %}
         {
 {% if HALVES_ONLY %}
-{{ put_words("tile_w", "w_to%d" % i, "w_next%d" % i) }}
+{{ put_words("tile_w", "w_to%d" % i, "w_next%d_%d" % (i, a)) }}
 {% elif F.values %}
-            let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.xy));
-            let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.zw));
+            let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}_{{ a }}.xy));
+            let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}_{{ a }}.zw));
 {% elif F.column %}
-            let codes0 = first_codes{{ S }}(w_next{{ i }}.codes);
-            let codes1 = last_codes{{ S }}(w_next{{ i }}.codes);
+            let codes0 = first_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
+            let codes1 = last_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
             let s_at = w_slot{{ i }} / {{ PIECES * F.group }}u * {{ QUADS }}u + w_piece{{ i }} * 8u;
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
-            let w = dequantized{{ S }}(w_next{{ i }}, w_row{{ i }}, (begin + step) * {{ PIECES }}u + w_piece{{ i }});
+            let w = dequantized{{ S }}(w_next{{ i }}_{{ a }}, w_row{{ i }}, (begin + {{ now }}) * {{ PIECES }}u + w_piece{{ i }});
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
@@ -216,16 +225,16 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endfor %}
         workgroupBarrier();
-        let next = min(step + 1u, steps - 1u);
+        let next = min({{ now }} + {{ AHEAD }}u, steps - 1u);
 {% if F.column %}
-        put_scales{{ S }}(s_slot, s_next);
-        s_next = stored_scales{{ S }}(s_group, (begin + min(step + 2u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+        put_scales{{ S }}(s_slot, s_next_{{ a }});
+        s_next_{{ a }} = stored_scales{{ S }}(s_group, (begin + min({{ now }} + {{ AHEAD + 1 }}u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
 {% endif %}
 {% for i in range(X_LOADS) %}
-        x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
+        x_next{{ i }}_{{ a }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
+        w_next{{ i }}_{{ a }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
         let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
         let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
@@ -254,6 +263,8 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endif %}
         workgroupBarrier();
+        }
+{% endfor %}
     }
 {% for i in range(FM) %}
 {% for j in range(FN) %}

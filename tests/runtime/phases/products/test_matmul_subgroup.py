@@ -40,6 +40,7 @@ TILES = {
     "inputs shared": SubgroupTile(16, 32, 128, 1, 1, 4),
     "inputs and outputs shared": SubgroupTile(16, 32, 64, 1, 2, 2),
     "inputs split": SubgroupTile(16, 32, 64, 1, 1, splits=2),
+    "loads ahead": SubgroupTile(16, 32, 64, 1, 1, ahead=2),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -153,6 +154,11 @@ def test_the_splits_of_attention_are_combined_as_they_are_rounded(
     halves = halves.reshape(target.rows, target.k_padded)[:rows]
     assert not halves[:, k:].any()
     assert relative_error(halves[:, :k].astype(np.float32) * factors, expected) < 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", Layout.ROW), ("Q6_K", Layout.COLUMN)])
+def test_steps_loaded_ahead_are_multiplied_in_order(bench, rng, dtype, layout) -> None:
+    check(bench, rng, dtype, layout, (9, 35, 252), "loads ahead")
 
 
 def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
@@ -292,6 +298,11 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     few, *_ = matmul_subgroup(ctx, [weight], x, out, tile=small, room=room, label="t")
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
+    )
+    ahead = TILES["loads ahead"]
+    (further,) = matmul_subgroup(ctx, [weight], x, out, tile=ahead, room=room, label="t")
+    compiler.create_shader_module(
+        code=for_compiler(as_dispatch(further).kernel.source, WgslCompiler.TINT)
     )
     other = allocate_weight(arena, DTYPES["Q4_K"], layout, (n, k), "other")
     joined, *_ = matmul_subgroup(ctx, [weight, other], x, out, tile=small, room=room, label="t")
