@@ -193,8 +193,8 @@ def attention_decode(
         projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected,
             see also `form`.
         caches: Key and value cache of the layer, to which the new keys and values are added.
-        result: Where the partial results go: weighted sums f32 [rows, heads, splits, head_dim], not yet divided by
-            the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
+        result: Where the partial results go: weighted sums f32 [rows, heads, splits, head_dim], not
+            yet divided by the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
             attention_decode.wgsl. Or where the rounded result goes, if `rounding_refusal` returns
             None for it.
         spec: Specification of the attention.

@@ -60,10 +60,6 @@ its 4 query heads a workgroup, and 1,050 us with all of them."""
 WORKGROUPS_AT_ONCE = 256
 """Workgroups of a batch that run at the same time: on an H200 two on each of its processors."""
 
-FEW_KEYS = 1024
-"""Keys up to which one workgroup for each head of a row is as fast as several, whose partial
-results a further phase combines: if there are enough heads, that phase is not needed."""
-
 MAX_BATCH_SPLITS = 16
 """Most splits of a row of a batch, whose partial results are combined."""
 
@@ -173,8 +169,6 @@ def default_split(ctx: OpContext, cache: KvSpec, heads: int) -> SplitTuning:
         heads: Query heads.
     """
     if ctx.max_rows > 1:
-        if cache.context <= FEW_KEYS and ctx.max_rows * heads >= WORKGROUPS_AT_ONCE:
-            return SplitTuning(BLOCK, 1)
         at_once = WORKGROUPS_AT_ONCE // (ctx.max_rows * cache.kv_heads)
         return SplitTuning(BLOCK, max(1, min(MAX_BATCH_SPLITS, at_once, cache.context // BLOCK)))
     if ctx.grid is not None:
