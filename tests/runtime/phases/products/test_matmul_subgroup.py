@@ -214,7 +214,12 @@ def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout
 
 
 @pytest.mark.parametrize(
-    ("layout", "tile"), [(Layout.ROW, "inputs split"), (Layout.COLUMN, "four teams")]
+    ("layout", "tile"),
+    [
+        (Layout.ROW, "inputs split"),
+        (Layout.COLUMN, "four teams"),
+        (Layout.COLUMN, "rows scaled"),
+    ],
 )
 def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> None:
     rows, k, sizes = (
