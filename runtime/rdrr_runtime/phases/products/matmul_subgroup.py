@@ -8,7 +8,7 @@ staged. The shapes come from the capabilities of the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate as running_sums
 from typing import Any
 
@@ -17,7 +17,7 @@ from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape
 from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
-from rdrr_runtime.phases.context import OpContext, need_floats, power_of_two
+from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.products.half_rows import K_TILE, HalfRows
 from rdrr_runtime.phases.products.quantize_rows import padded
@@ -36,9 +36,6 @@ MOST_MATRICES = 3
 
 MIN_ROWS = 8
 """Fewest token rows of a pass for which tiles pay."""
-
-FEWEST_OF_GROUP = 16
-"""Fewest outputs that share the scale of an input in columns."""
 
 SOFTWARE_THREADS = 32
 """Threads that take the place of a subgroup where none multiplies matrices."""
@@ -62,8 +59,6 @@ class MatmulSubgroup(WeightsRecord):
         value: Type of the factors.
         splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
         ahead: Steps that are loaded before they are needed, a divisor of the steps of a split.
-        scaled: Whether x is multiplied by the scales of each group of outputs, for columns only.
-        x_rows: For `scaled`: rows of the tile that x has.
         bias: Whether a bias is added.
         n: Outputs of a row of y, over all parts and matrices.
         first: Index of the first output of each matrix.
@@ -89,8 +84,6 @@ class MatmulSubgroup(WeightsRecord):
     value: str = choice("f16")
     splits: int = choice(default=1)
     ahead: int = choice(default=1)
-    scaled: bool = choice(default=False)
-    x_rows: int = choice(0)
     bias: bool = choice(default=False)
     n: int
     first: tuple[int, ...]
@@ -113,8 +106,6 @@ class SubgroupTile(Params):
         teams_k: Subgroups that share the inputs of a step: 1, 2, 4 or 8.
         splits: Workgroups that share the inputs, each with a tile of sums to be added.
         ahead: Steps that are loaded before they are needed.
-        scaled: 1 to multiply the rows by the scales of each group of outputs, instead of the
-            weights: for columns, and fewer rows than outputs of a group.
     """
 
     rows: int
@@ -125,7 +116,6 @@ class SubgroupTile(Params):
     teams_k: int = 1
     splits: int = 1
     ahead: int = 1
-    scaled: int = 0
 
     @property
     def teams(self) -> int:
@@ -144,14 +134,11 @@ class SubgroupTile(Params):
             "teams_k": self.teams_k,
             "splits": self.splits,
             "ahead": self.ahead,
-            "scaled": self.scaled > 0,
         }
 
     def storage(self, shape: MatrixShape) -> int:
         """Return the bytes of workgroup memory."""
-        copies = self.outputs // FEWEST_OF_GROUP if self.scaled else 1
-        staged = 2 * (copies * self.rows + self.outputs) * (self.step + 8)
-        staged += copies * self.rows * self.step // 2 if self.scaled else 0  # products of minimums
+        staged = 2 * (self.rows + self.outputs) * (self.step + 8)
         staged += self.outputs * self.step // 4  # scales along the outputs
         return staged + 4 * self.teams * shape.m * shape.n
 
@@ -161,14 +148,10 @@ SHARED = SubgroupTile(128, 128, 64, 2, 4)
 SMALL = SubgroupTile(64, 64, 64, 2, 2)
 NARROW = SubgroupTile(64, 32, 128, 2, 1, 4)
 FEW_ROWS = tuple(
-    tile
+    SubgroupTile(rows, 32, 128, 1, 1, 4, splits, ahead)
     for rows in (16, 32)
-    for tile in (
-        SubgroupTile(rows, 64, 64, 1, 2, 2, ahead=2),
-        SubgroupTile(rows, 32, 256, 1, 1, 8, ahead=2),
-        SubgroupTile(rows, 64, 128, 1, 2, 4, splits=4, ahead=2),
-        SubgroupTile(rows, 32, 128, 1, 1, 4, splits=4, ahead=2),
-    )
+    for splits in (1, 4)
+    for ahead in (2, 1)
 )
 FEW_COLUMNS = (
     SubgroupTile(16, 64, 64, 1, 2, 2),
@@ -179,8 +162,9 @@ FEW_COLUMNS = (
 CANDIDATES = (
     *FEW_ROWS,
     *FEW_COLUMNS,
-    *(SubgroupTile(rows, 32, 128, 1, 1, 4, ahead=ahead) for rows in (16, 32) for ahead in (1, 2)),
-    *(SubgroupTile(16, 64, 64, 1, 2, 2, splits, scaled=1) for splits in (1, 4)),
+    *(SubgroupTile(rows, 32, 256, 1, 1, 8, splits) for rows in (16, 32) for splits in (1, 4)),
+    *(SubgroupTile(rows, 64, 64, 1, 2, 2, ahead=2) for rows in (16, 32)),
+    *(SubgroupTile(rows, 64, 128, 1, 2, 4, splits=4, ahead=2) for rows in (16, 32)),
     NARROW,
     LARGE,
     SHARED,
@@ -267,34 +251,18 @@ def choose_tile(
 def _few(ctx: OpContext, weights: Sequence[GpuWeight], adds: bool) -> Sequence[SubgroupTile]:
     """Return the tiles for few rows, in order of preference.
 
-    Workgroups share inputs where outputs alone give too few of them. Splits that are added to the
-    residual stream take no phase of their own, since the norm after it adds them.
+    Workgroups share inputs where outputs alone give too few of them: columns of 32 rows, 2,048
+    outputs and 8,192 inputs took 62 us in one split and 29 in 8. Rows are loaded two steps ahead:
+    a step of 32 sequences of llama-1b took 1.88 ms on an H200, and 2.25 one step of 256 inputs
+    ahead. Columns have as many scales as a step has inputs, so shorter steps suit them, and they
+    are slower if loaded further ahead. Splits that are added to the residual stream take no phase
+    of their own, since the norm after it adds them.
     """
     column = all(weight.form.column for weight in weights)
     tiles = [tile for tile in (FEW_COLUMNS if column else FEW_ROWS) if ctx.max_rows <= tile.rows]
-    shares = column or adds or weights[0].k > FEW_INPUTS
-    if column:
-        alone = next((_count(ctx, tile, weights) for tile in tiles), 0)
-        return sorted(tiles, key=lambda tile: tile.splits, reverse=shares and alone < ENOUGH)
-    steady = (replace(tile, ahead=1) for tile in tiles)  # where two steps do not divide the inputs
-    both = [tile for pair in zip(tiles, steady, strict=True) for tile in pair]
-    return sorted(
-        both, key=lambda tile: (not _suits(ctx, tile, weights, shares), tile.outputs, tile.splits)
-    )
-
-
-def _suits(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight], shares: bool) -> bool:
-    """Return whether a tile of few rows is the one for as many outputs and inputs.
-
-    32 rows of llama-1b on an H200, in chains at one clock, in us: gate and up, 16,384 outputs, 200
-    in 32 outputs by 256 inputs, 134 by 128 inputs, 119 in 64 by 64; q, k and v, 3,072 outputs, 11.5
-    in 32 by 256 and 14.3 by 128; 2,048 outputs and 8,192 inputs in 4 splits 101 by 256, 70 by 128,
-    53 in 64 by 128; and 2,048 inputs 41, 28, 30.
-    """
-    if shares and _count(ctx, replace(tile, outputs=32), weights) < ENOUGH:
-        return tile.splits > 1 and (tile.outputs == 64) == (weights[0].k > FEW_INPUTS)
-    is_wide = _count(ctx, replace(tile, outputs=64), weights) >= ENOUGH
-    return tile.splits == 1 and (tile.outputs == 64) == is_wide
+    alone = next((_count(ctx, tile, weights) for tile in tiles), 0)
+    shared = (column or adds or weights[0].k > FEW_INPUTS) and alone < ENOUGH
+    return sorted(tiles, key=lambda tile: tile.splits, reverse=shared)
 
 
 def _count(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> int:
@@ -309,7 +277,6 @@ def _fits(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> b
     return (
         padded(weights[0].k, K_TILE) % (tile.step * tile.splits * tile.ahead) == 0
         and (tile.splits == 1 or sum(weight.n for weight in weights) % 4 == 0)
-        and (not tile.scaled or all(weight.form.column for weight in weights))
         and tile.storage(shape) <= ctx.workgroup_storage
         and threads <= ctx.max_threads
     )
@@ -348,7 +315,6 @@ def _record(
         outputs=tuple(weight.outputs(part) for weight, part in pairs),
         accumulate=adds and tile.splits == 1,
         k_padded=k_padded,
-        x_rows=power_of_two(ctx.max_rows, MIN_ROWS, tile.rows) if tile.scaled else 0,
         y_rows=ctx.max_rows if tile.splits > 1 else None,
         **tile.fields,
         **bound.fields,

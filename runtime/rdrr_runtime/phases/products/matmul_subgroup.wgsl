@@ -14,9 +14,6 @@
 {# Halves in an element of a tile, in which offsets and pitches of matrices count: threads store 16 bytes at once. #}
 {% set UNIT = 8 if MATRICES else 1 %}
 {% set HALVES = "vec4<u32>" if MATRICES else "f16" %}
-{# With SCALED: copies of x, each times the scales of a group of outputs. #}
-{% set X_TILES = TILE_N // (FORMATS | map(attribute="group") | min) if SCALED else 1 %}
-{% set MINIMUMS = SCALED and FORMATS | selectattr("minimum") | list %}
 // y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
 // f16 x f16, with sums in f32.
 //
@@ -30,10 +27,6 @@
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}{{ ", those of the first matrix first" if FORMATS | length > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
 // outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next {{ "%d steps" % AHEAD if AHEAD > 1 else "step" }} are in flight.
-{% if SCALED %}
-// Weights stay integers, since x is multiplied by the scales of a group of outputs, once for each of these groups: there are
-// fewer rows than outputs of a group. The products of x and the minimums are summed in f32.
-{% endif %}
 {% if not MATRICES %}
 // Teams of {{ SIZE }} threads take the place of subgroups here, and multiply what these would at once element by element.
 {% endif %}
@@ -64,9 +57,9 @@ override Y_ROWS: u32;            // rows of y of each split
 // Rows and outputs begin 16 bytes after a multiple of 128, so that fewer of them share a bank.
 const PITCH = {{ PITCH // UNIT }}u;
 // Weights are multiplied by a power of two, which keeps small ones out of the subnormal numbers of f16.
-const FACTOR = {{ "1.0" if HALVES_ONLY or SCALED else "256.0" }};
+const FACTOR = {{ "1.0" if HALVES_ONLY else "256.0" }};
 
-var<workgroup> tile_x: array<{{ HALVES }}, {{ X_TILES * TILE_M * PITCH // UNIT }}>;   // [{{ "groups of outputs, " if SCALED }}rows, inputs]
+var<workgroup> tile_x: array<{{ HALVES }}, {{ TILE_M * PITCH // UNIT }}>;   // [rows, inputs]
 var<workgroup> tile_w: array<{{ HALVES }}, {{ TILE_N * PITCH // UNIT }}>;   // [outputs, inputs]
 {% if COLUMNS %}
 {% set SLOTS = TILE_N // (COLUMNS | map(attribute="group") | min) * QUADS %}
@@ -74,10 +67,6 @@ var<workgroup> scale_w: array<vec4<f32>, {{ SLOTS }}>;   // [groups of outputs, 
 {% if COLUMNS | selectattr("minimum") | list %}
 var<workgroup> minimum_w: array<vec4<f32>, {{ SLOTS }}>;
 {% endif %}
-{% endif %}
-{% if MINIMUMS %}
-var<workgroup> parts: array<f32, {{ X_TILES * X_ROWS * STEP // 8 }}>;   // products of x and minimums [groups of outputs, rows, inputs / 8]
-var<workgroup> lows: array<f32, {{ X_TILES * X_ROWS }}>;   // their sums
 {% endif %}
 var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N }} outputs of each subgroup
 
@@ -92,16 +81,6 @@ fn words(first: vec4<f16>, last: vec4<f16>) -> vec4<u32> {
 // naga has no bitcast to f16.
 fn halves(word: u32) -> vec2<f16> {
     return vec2<f16>(unpack2x16float(word));
-}
-{% endif %}
-{% if SCALED %}
-
-// Four codes as f16: a byte b is the mantissa of 1024 + b.
-fn integers(codes: u32) -> vec4<f16> {
-    let bytes = codes ^ 0x80808080u;
-    let first = (bytes & 0xffu) | ((bytes << 8u) & 0xff0000u) | 0x64006400u;
-    let last = ((bytes >> 16u) & 0xffu) | ((bytes >> 8u) & 0xff0000u) | 0x64006400u;
-    return {{ "bitcast<vec4<f16>>(vec2<u32>(first, last))" if MATRICES else "vec4<f16>(halves(first), halves(last))" }} - 1152.0;
 }
 {% endif %}
 
@@ -187,22 +166,10 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% else %}
     var sums: array<f32, {{ FM * FN * ELEMENTS }}>;
 {% endif %}
-{% set X_LOADS = TILE_N // F.group * X_ROWS * STEP // 8 // THREADS if SCALED else X_LOADS %}
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
-{% if SCALED %}
-    let x_row{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u % {{ X_ROWS }}u;
-    let x_group{{ i }} = x_slot{{ i }} / {{ STEP // 8 * X_ROWS }}u;
-    let x_from{{ i }} = (row + x_row{{ i }}) * (K_PADDED / 8u) + begin * {{ STEP // 8 }}u + x_slot{{ i }} % {{ STEP // 8 }}u;
-    let x_to{{ i }} = (x_group{{ i }} * {{ TILE_M }}u + x_row{{ i }}) * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
-    let x_scale{{ i }} = x_group{{ i }} * {{ QUADS }}u + x_slot{{ i }} % {{ STEP // 8 }}u * 2u;
-{% if F.minimum %}
-    var low{{ i }} = 0.0;
-{% endif %}
-{% else %}
     let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + begin * {{ STEP // 8 }}u + x_slot{{ i }} % {{ STEP // 8 }}u;
     let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
-{% endif %}
 {% for a in range(AHEAD) %}
     var x_next{{ i }}_{{ a }} = x[x_from{{ i }} + {{ a * STEP // 8 }}u];
 {% endfor %}
@@ -230,22 +197,7 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% set now = "step + %du" % a if a else "step" %}
         {
 {% for i in range(X_LOADS) %}
-{% if SCALED %}
-        {
-            let first = vec4<f32>(unpack2x16float(x_next{{ i }}_{{ a }}.x), unpack2x16float(x_next{{ i }}_{{ a }}.y));
-            let last = vec4<f32>(unpack2x16float(x_next{{ i }}_{{ a }}.z), unpack2x16float(x_next{{ i }}_{{ a }}.w));
-{% if F.minimum %}
-            low{{ i }} += dot(first, minimum_w[x_scale{{ i }}]) + dot(last, minimum_w[x_scale{{ i }} + 1u]);
-{% endif %}
-            let v0 = vec4<f16>(first * scale_w[x_scale{{ i }}]);
-            let v1 = vec4<f16>(last * scale_w[x_scale{{ i }} + 1u]);
-{% for c in range(8 // UNIT) %}
-            tile_x[x_to{{ i }} + {{ c }}u] = {{ "words(v0, v1)" if MATRICES else "v%d.%s" % (c // 4, "xyzw"[c % 4]) }};
-{% endfor %}
-        }
-{% else %}
 {{ put_words("tile_x", "x_to%d" % i, "x_next%d_%d" % (i, a)) }}
-{% endif %}
 {% endfor %}
 {% for i in range(W_LOADS) %}
         {
@@ -257,13 +209,9 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% elif F.column %}
             let codes0 = first_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
             let codes1 = last_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
-{% if not SCALED %}
             let s_at = w_slot{{ i }} / {{ PIECES * F.group }}u * {{ QUADS }}u + w_piece{{ i }} * 8u;
-{% endif %}
 {% for c in range(8) %}
-            let v{{ c }} = {% if SCALED %}integers(codes{{ c // 4 }}[{{ c % 4 }}]);
-{% else %}vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
-{% endif %}
+            let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
             let w = dequantized{{ S }}(w_next{{ i }}_{{ a }}, w_row{{ i }}, (begin + {{ now }}) * {{ PIECES }}u + w_piece{{ i }});
@@ -288,21 +236,18 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% for i in range(W_LOADS) %}
         w_next{{ i }}_{{ a }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
-        let x_at = {{ "(team_m + team_n / %du * %du)" % (F.group, TILE_M) if SCALED else "team_m" }} * PITCH + team_k * {{ DEPTH // UNIT }}u;
+        let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
         let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
 {% if MATRICES %}
 {% for k in range(0, DEPTH, K) %}
         {
-{% for j in range(FN) %}
-{% set g = j * N // F.group if SCALED else 0 %}
-{% if j == 0 or (SCALED and j * N % F.group == 0) %}
 {% for i in range(FM) %}
-            let a{{ i }}_{{ g }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ g * TILE_M + i * M }}u * PITCH + {{ k // UNIT }}u, PITCH);
+            let a{{ i }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile_x, x_at + {{ i * M }}u * PITCH + {{ k // UNIT }}u, PITCH);
 {% endfor %}
-{% endif %}
+{% for j in range(FN) %}
             let b{{ j }} = subgroupMatrixLoad<subgroup_matrix_right<f16, {{ N }}, {{ K }}>, col_major>(&tile_w, w_at + {{ j * N }}u * PITCH + {{ k // UNIT }}u, PITCH);
 {% for i in range(FM) %}
-            sums{{ i }}_{{ j }} = subgroupMatrixMultiplyAccumulate(a{{ i }}_{{ g }}, b{{ j }}, sums{{ i }}_{{ j }});
+            sums{{ i }}_{{ j }} = subgroupMatrixMultiplyAccumulate(a{{ i }}, b{{ j }}, sums{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
         }
@@ -310,7 +255,7 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
 {% else %}
         for (var e = 0u; e < {{ FM * FN * ELEMENTS }}u; e++) {
             let at = e % {{ ELEMENTS }}u * {{ SIZE }}u + lane;
-            let a = x_at + ({% if SCALED %}(e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) / {{ F.group }}u * {{ TILE_M }}u + {% endif %}e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
+            let a = x_at + (e / {{ FN * ELEMENTS }}u * {{ M }}u + at / {{ N }}u) * PITCH;
             let b = w_at + (e / {{ ELEMENTS }}u % {{ FN }}u * {{ N }}u + at % {{ N }}u) * PITCH;
             for (var k = 0u; k < {{ DEPTH }}u; k++) {
                 sums[e] += f32(tile_x[a + k]) * f32(tile_w[b + k]);
@@ -321,20 +266,6 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endfor %}
     }
-{% if SCALED and F.minimum %}
-{% for i in range(X_LOADS) %}
-    parts[x_slot{{ i }}] = low{{ i }};
-{% endfor %}
-    workgroupBarrier();
-    if (t < {{ TILE_N // F.group * X_ROWS }}u) {
-        var low = 0.0;
-        for (var i = 0u; i < {{ STEP // 8 }}u; i++) {
-            low += parts[t * {{ STEP // 8 }}u + i];
-        }
-        lows[t] = low;
-    }
-    workgroupBarrier();
-{% endif %}
 {% for i in range(FM) %}
 {% for j in range(FN) %}
     {
@@ -342,9 +273,6 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         let place = team_k * {{ SIZE }}u + lane;
         let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
         let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
-{% if SCALED and F.minimum %}
-        let low_at = (team_n + {{ j * N }}u) / {{ F.group }}u * {{ X_ROWS }}u + (team_m + {{ i * M }}u + place / {{ N }}u) % {{ X_ROWS }}u;
-{% endif %}
 {% for e in range(ELEMENTS // TEAMS_K) %}
         let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }});
 {% endfor %}
@@ -358,7 +286,7 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         workgroupBarrier();
         let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
 {% for e in range(ELEMENTS // TEAMS_K) %}
-        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}{{ " - lows[low_at + %du %% %du]" % (e * STRIDE // N, X_ROWS) if SCALED and F.minimum }}, before{{ e }});
+        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}, before{{ e }});
 {% endfor %}
         workgroupBarrier();
     }

@@ -23,7 +23,6 @@ from rdrr_runtime.phases.products.fusion import AttentionSplits, RowNorm
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
 from rdrr_runtime.phases.products.matmul_subgroup import (
     SubgroupTile,
-    _fits,
     choose_tile,
     matmul_subgroup,
 )
@@ -42,8 +41,6 @@ TILES = {
     "inputs and outputs shared": SubgroupTile(16, 32, 64, 1, 2, 2),
     "inputs split": SubgroupTile(16, 32, 64, 1, 1, splits=2),
     "loads ahead": SubgroupTile(16, 32, 64, 1, 1, ahead=2),
-    "rows scaled": SubgroupTile(16, 64, 64, 1, 4, scaled=1),
-    "rows scaled and split": SubgroupTile(16, 32, 64, 1, 2, 2, splits=2, ahead=2, scaled=1),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -164,40 +161,6 @@ def test_steps_loaded_ahead_are_multiplied_in_order(bench, rng, dtype, layout) -
     check(bench, rng, dtype, layout, (9, 35, 252), "loads ahead")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "case", "tile"),
-    [
-        ("Q4_K", (5, 130, 320), "rows scaled"),
-        ("Q6_K", (16, 130, 252), "rows scaled"),
-        ("Q8_0", (9, 35, 252), "rows scaled"),
-        ("Q4_K", (16, 72, 252), "rows scaled and split"),
-    ],
-)
-def test_rows_times_the_scales_of_columns_equal_the_reference(
-    bench, rng, dtype, case, tile
-) -> None:
-    rows, n, k = case
-    weight, values = stored_matrix(bench, rng, dtype, Layout.COLUMN, (n, k))
-    x = normal(rng, rows, k) * (10.0 ** rng.integers(-6, 7, (rows, 1))).astype(np.float32)
-    ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
-    phases = [
-        *half_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_subgroup(ctx, [weight], target, y, tile=TILES[tile], room=room(bench), label="t"),
-    ]
-    bench.run(phases, rows)
-    expected = in_half(x) @ values.astype(np.float64).T
-    for row, wanted in zip(bench.download(y, rows, n), expected, strict=True):
-        assert relative_error(row, wanted) < 1e-3
-
-
-def test_only_columns_have_rows_times_their_scales() -> None:
-    arena = DryRunArena(WITH_MATRICES)
-    ctx = OpContext(State.create(arena, 8, ring=4), 8, WITH_MATRICES)
-    for layout in (Layout.ROW, Layout.COLUMN):
-        weight = allocate_weight(arena, DTYPES["Q4_K"], layout, (2048, 2048), "w")
-        assert _fits(ctx, TILES["rows scaled"], [weight]) is (layout is Layout.COLUMN)
-
-
 def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
@@ -218,7 +181,6 @@ def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout
     [
         (Layout.ROW, "inputs split"),
         (Layout.COLUMN, "four teams"),
-        (Layout.COLUMN, "rows scaled"),
     ],
 )
 def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> None:
@@ -277,9 +239,9 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, t
 @pytest.mark.parametrize(
     ("case", "tile"),
     [
-        ((16, 2048, 2048), (16, 32, 256)),
-        ((32, 2048, 2048), (32, 32, 256)),
-        ((32, 2048, 2112), (32, 64, 64)),  # steps of 256 or 128 do not divide the inputs
+        ((16, 2048, 2048), (16, 32, 128)),
+        ((32, 2048, 2048), (32, 32, 128)),
+        ((32, 2048, 2112), (64, 64, 64)),  # steps of 128 do not divide the inputs
         ((128, 2048, 2048), (64, 32, 128)),
         ((128, 8192, 2048), (64, 64, 64)),
         ((512, 2048, 2048), (64, 64, 64)),
@@ -298,20 +260,20 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
 @pytest.mark.parametrize(
     ("n", "k", "adds", "tile"),
     [
-        (16384, 2048, False, (64, 64, 1, 2)),
-        (3072, 2048, False, (32, 256, 1, 2)),
-        (2048, 8192, True, (64, 128, 4, 2)),
-        (2048, 2048, True, (32, 128, 4, 2)),
-        (2048, 1536, True, (32, 128, 4, 1)),  # three steps a split
-        (2048, 2304, True, (32, 256, 1, 1)),  # four splits do not divide the inputs
+        (16384, 2048, False, (1, 2)),
+        (2048, 2048, True, (4, 2)),
+        (2048, 1536, True, (4, 1)),  # three steps a split
+        (2048, 2304, True, (1, 2)),  # four splits do not divide the inputs
     ],
 )
-def test_few_rows_of_blocks_take_tiles_for_their_outputs_and_inputs(n, k, adds, tile) -> None:
+def test_few_rows_of_blocks_are_split_and_loaded_ahead_where_that_divides_the_inputs(
+    n, k, adds, tile
+) -> None:
     arena = DryRunArena(WITH_MATRICES)
     ctx = OpContext(State.create(arena, 32, ring=4), 32, WITH_MATRICES)
     weight = allocate_weight(arena, DTYPES["Q4_K"], Layout.ROW, (n, k), "w")
     chosen = choose_tile(ctx, [weight], adds=adds)
-    assert (chosen.outputs, chosen.step, chosen.splits, chosen.ahead) == tile
+    assert (chosen.splits, chosen.ahead) == tile
 
 
 @pytest.mark.parametrize(
@@ -365,12 +327,6 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(further).kernel.source, WgslCompiler.TINT)
     )
-    if layout is Layout.COLUMN:
-        scaled = TILES["rows scaled"]
-        (by_scales,) = matmul_subgroup(ctx, [weight], x, out, tile=scaled, room=room, label="t")
-        compiler.create_shader_module(
-            code=for_compiler(as_dispatch(by_scales).kernel.source, WgslCompiler.TINT)
-        )
     other = allocate_weight(arena, DTYPES["Q4_K"], layout, (n, k), "other")
     joined, *_ = matmul_subgroup(ctx, [weight, other], x, out, tile=small, room=room, label="t")
     compiler.create_shader_module(
