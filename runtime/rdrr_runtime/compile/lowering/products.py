@@ -248,7 +248,7 @@ def _matrices(
         build.ctx,
         served.product.weights,
         rows,
-        output.ys[0],
+        output.ys,
         bias=output.bias,
         accumulate=output.kind == "add",
         room=partial(build.workspace.named, "sums of splits"),
