@@ -112,12 +112,12 @@ const isFirst = new Promise<boolean>((resolve) => {
   void navigator.locks.request('first', { ifAvailable: true }, (lock) => (resolve(lock !== null), lock && held));
 });
 
-/** Return a `fetch` that records the shards it is asked for, and waits in the middle of the first one. */
-function pausing(pause: () => Promise<void>): { fetch: (url: string, init?: RequestInit) => Promise<Response>; shards: string[] } {
+/** Return a `fetch` that records the shards it is asked for, and waits in the middle of the one of a number, from 1. */
+function pausing(number: number, pause: () => Promise<void>): { fetch: (url: string, init?: RequestInit) => Promise<Response>; shards: string[] } {
   const shards: string[] = [];
   const pausingFetch = async (url: string, init?: RequestInit): Promise<Response> => {
     const answer = await fetch(url, init);
-    if (!url.includes('/shard_') || shards.push(url.split('/').at(-1)!) > 1) return answer;
+    if (!url.includes('/shard_') || shards.push(url.split('/').at(-1)!) !== number) return answer;
     const bytes = new Uint8Array(await answer.arrayBuffer());
     const half = bytes.length >> 1;
     const body = new ReadableStream({
@@ -134,14 +134,15 @@ function pausing(pause: () => Promise<void>): { fetch: (url: string, init?: Requ
   return { fetch: pausingFetch, shards };
 }
 
-// The first of two tabs waits in the middle of a shard until the second one, which begins then, needs the shard too.
+// The first of two tabs waits in the middle of a shard until the second one, which begins then, needs the shard too. Where the
+// second one deletes the files, that is the second shard, since there is nothing to delete before the first one is kept.
 async function loadedInTabs(given: Case): Promise<object> {
   const { model, during } = given;
   const [index, first] = [indexOf(model), await isFirst];
   const controller = new AbortController();
   const channel = new BroadcastChannel(model);
   const other = new Promise((resolve) => channel.addEventListener('message', resolve)); // it is in the middle of a shard
-  const { fetch, shards } = pausing(async () => {
+  const { fetch, shards } = pausing(during === 'delete' ? 2 : 1, async () => {
     let both = false;
     void other.then(() => (both = true));
     do {
