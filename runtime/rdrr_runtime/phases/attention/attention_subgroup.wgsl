@@ -2,12 +2,9 @@
 {% set VALUE = ACTIVATIONS %}{# what is stored between ops; f16 is needed in any case #}
 {% set M, N, K = SHAPE %}
 {% set THREADS = TEAMS * SIZE %}
-{% set TILE = TEAMS * M %}
-{% set WORDS = ELEMENTS // 4 %}
-{% set SIDE = [N, K]|max %}
+{% set TILE, WORDS, SIDE = TEAMS * M, ELEMENTS // 4, [N, K]|max %}
 {% set PADDED = (ELEMENTS + SIDE - 1) // SIDE * SIDE %}{# a head in whole matrices, with zeros behind its elements #}
-{% set SPARE = (PADDED - ELEMENTS) // 4 %}
-{% set SUMS = PADDED // 4 %}
+{% set SPARE, SUMS = (PADDED - ELEMENTS) // 4, PADDED // 4 %}
 {# Queries that stay in matrices are staged where keys come afterwards, those of some teams at a time. #}
 {% set STAGED = [KEYS // M, TEAMS]|min if MATRICES else 0 %}
 {% set LOADS = (KEYS * WORDS + THREADS - 1) // THREADS %}
@@ -15,8 +12,7 @@
 {% set SCORERS = SHARERS if MATRICES else 1 %}
 {# From one query, key or value to the next, and from the scores of a query to those of the next: 8 more than there
 are, so that fewer of them share a bank. #}
-{% set PITCH = PADDED + 8 %}
-{% set SCORE_PITCH = KEYS + 8 %}
+{% set PITCH, SCORE_PITCH = PADDED + 8, KEYS + 8 %}
 {% set QUADS = KEYS // 4 // SCORERS %}{# of the scores that a thread computes weights of #}
 {% set OUTPUTS = PADDED // N %}{# matrices of a team's sums #}
 {% set GROUP = KEYS // N %}{# of them that fit in the memory of its scores #}
