@@ -124,10 +124,11 @@ def labels(package, spec: PassSpec) -> list[tuple[str, str]]:
     ]
 
 
-def test_gate_and_up_of_a_batch_share_a_launch_on_matrices(package):
+def test_gate_and_up_and_keys_and_values_share_a_launch_on_matrices(package):
     joined = ("matmul_subgroup", "l0.gate_proj+up_proj")
     assert joined in labels(package, batch_of(32))
-    assert joined not in labels(package, PREFILL)
+    assert joined in labels(package, PREFILL)
+    assert ("matmul_subgroup", "l0.k_proj+v_proj") in labels(package, PREFILL)
 
 
 def test_splits_are_added_by_the_norm_that_reads_the_sum_and_by_a_phase_before_the_head(

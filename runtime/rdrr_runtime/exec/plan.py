@@ -102,7 +102,7 @@ class Plan:
         packed = SOFTWARE_PACKED_ROWS if able.software else PACKED_ROWS
         slots = context if self.graph.is_causal else max(context, packed)
         self._slots = slots
-        chunk = max(self.rows(PREFILL), self.rows(HIDDEN))
+        chunk = max(self.prompt_rows, self.rows(HIDDEN))
         shared = None if draft_of is None else draft_of.weights
         self.weights: Weights = allocate_weights(arena, package, padded, preferences, shared)
         self.host_tables = HostTables(())
@@ -149,7 +149,7 @@ class Plan:
         """Return the buffer for hidden states, which passes that keep them can use from now on."""
         kept = self._model.hidden
         if kept is None:
-            slots, width = self.rows(PREFILL), self.graph.hidden_size
+            slots, width = self.prompt_rows, self.graph.hidden_size
             buffer = self._arena.empty("hidden", self.value_bytes * slots * width)
             kept = KeptHidden(buffer, slots, width)
             self._model = replace(self._model, hidden=kept)
@@ -208,9 +208,16 @@ class Plan:
         """The passes that prompts run in, the shortest first.
 
         A software adapter has one: its kernels are no faster with fewer rows, and compiling their
-        shaders takes longer than a short prompt.
+        shaders takes longer than a short prompt. The longest is for matrices of subgroups.
         """
-        return (PREFILL,) if self.capabilities.software else PREFILLS
+        if self.capabilities.software:
+            return (PREFILL,)
+        return PREFILLS if self.capabilities.matrices else PREFILLS[:-1]
+
+    @property
+    def prompt_rows(self) -> int:
+        """Most token rows of the passes that prompts run in."""
+        return self.rows(self.prefills[-1])
 
     @property
     def hidden(self) -> tuple[PassSpec, ...]:
@@ -223,7 +230,7 @@ class Plan:
         """The passes that are lowered and compiled at load; the others are when they first run.
 
         A process that decodes behind one prompt runs decoding and, in most cases, the shortest
-        pass of prompts or the longest. A model without causal attention runs whole texts only.
+        pass of prompts or `PREFILL`. A model without causal attention runs whole texts only.
         """
         if not self.graph.is_causal:
             return (HIDDEN,)
@@ -248,7 +255,7 @@ class Plan:
         specs = (DECODE, *self.prefills) if decodes else self.prefills
         passes: list[PassSpec] = []
         while ids > 0:
-            passes.append(next((spec for spec in specs if ids <= self.rows(spec)), PREFILL))
+            passes.append(next((spec for spec in specs if ids <= self.rows(spec)), specs[-1]))
             ids -= self.rows(passes[-1])
         return passes
 

@@ -19,7 +19,6 @@ from rdrr_device.copies import copy_slices
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.prepared import PreparedPass
@@ -63,7 +62,7 @@ class GpuBatch(GpuSequences):
                 for sequence in range(sequences if self._cache.states.shapes else 0)
             ]
             ring = BATCH_STEPS * MOST_SEQUENCES
-            state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
+            state, vocabulary = State.create(arena, plan.prompt_rows, ring), plan.graph.vocab_size
             self._batch_passes = BatchPasses(plan, executor, state, self._cache)
             rows = self._batch_passes.ring(sequences).width
             sampler = partial(

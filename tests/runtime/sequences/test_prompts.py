@@ -10,16 +10,17 @@ from rdrr_device.device import Device
 from rdrr_device.dry_run import DryRunArena
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import Policy, resolve
-from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PREFILLS
+from rdrr_runtime.compile.pass_spec import DECODE, LONG_PREFILL, PREFILL, PREFILLS
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from support.comparison import relative_error, rounding_backend
+from support.lowered import WITH_MATRICES
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 CONTEXT = 600
 ROUNDED_ALIKE, IN_INT8, APART = 2e-2, 5e-2, 1e-1
-SHORT, MEDIUM, _ = PREFILLS
+SHORT, MEDIUM, *_ = PREFILLS
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,21 @@ def test_each_pass_is_the_shortest_that_has_room_for_the_ids_that_are_left(
     assert plan.consecutive(ids, decodes=True) == passes
     several = [SHORT if spec == DECODE else spec for spec in passes]
     assert plan.consecutive(ids, decodes=False) == several
+
+
+def test_long_prompts_run_in_longer_passes_where_subgroups_multiply_matrices(package):
+    arena = DryRunArena(WITH_MATRICES)
+    plan = Plan(package, arena, Policy(), context=4000, kv_dtype="f16")
+    for ids, passes in (
+        (512, [PREFILL]),
+        (513, [LONG_PREFILL]),
+        (1025, [LONG_PREFILL, DECODE]),
+        (1600, [LONG_PREFILL, LONG_PREFILL]),
+        (2148, [LONG_PREFILL, LONG_PREFILL, MEDIUM]),
+    ):
+        assert plan.consecutive(ids, decodes=True) == passes
+    assert plan.prompt_rows == 1024
+    assert LONG_PREFILL not in plan.loaded
 
 
 def test_passes_have_no_more_rows_than_the_context(package, hardware):

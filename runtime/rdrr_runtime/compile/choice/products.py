@@ -198,8 +198,11 @@ def _matrices(product: Product) -> str | None:
         return f"blocks are multiplied by up to {rows} rows in int8, faster"
     if not _has_blocks(product) and product.ctx.max_rows <= GEMV_ROWS:
         return f"16-bit weights are multiplied by up to {GEMV_ROWS} rows without rounding these"
-    if product.gate or product.separate_outputs or (product.fused and not _shares(product)):
+    if product.gate or (product.fused and not _shares(product)):
         return "the kernel cannot be fused with other ops or matrices"
+    if product.separate_outputs and len(product.weights) > matmul_subgroup.MOST_APART:
+        most = matmul_subgroup.MOST_APART
+        return f"at most {most} matrices share a launch if each has an output of its own"
     return matmul_subgroup.refusal(product.ctx, product.weights)
 
 

@@ -11,6 +11,7 @@ from rdrr_manifests.graph.ops import Attention, Linear
 
 from rdrr_runtime.compile.choice.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.choice.decision import Reason
+from rdrr_runtime.compile.choice.products import Family
 from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.compile.lowering.inputs import source_of
 from rdrr_runtime.compile.lowering.products import (
@@ -19,6 +20,7 @@ from rdrr_runtime.compile.lowering.products import (
     emit_branch,
     emit_product,
     fused_product,
+    small_batch_rows,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns.attention import AttentionBlock, Projections
@@ -108,12 +110,40 @@ def _emit_block(
     source, x = source_of(build, norm, linears[0].x, projected.product.weights, output)
     emit_product(build, projected, source, output, f"{layer} qkv")
     build.mark_source_read(norm, x, len(linears))
-    sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
     size = spec.cache.head_dim
+    rounded = None if rows == 1 or pattern.is_gated else _rounded(build, spec, out, layer)
+    if rounded is not None:
+        heads, source = rounded
+        _emit_attention(build, pattern.projections, spec, y, heads, depends)
+        emit_branch(build, out, pattern.output, source, depends)
+        return
+    sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
+    stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
+    _emit_attention(build, pattern.projections, spec, y, (sums, stats), depends)
     gates = HeadGates(y, "sigmoid", 2 * size, size) if pattern.is_gated else None
     joins = AttentionSplits(stats, spec.splits, size, gates)
     source = Input(sums, joins, name=f"{layer} attention")
     emit_branch(build, out, pattern.output, source, depends)
+
+
+def _rounded(
+    build: PassBuilder, spec: AttentionSpec, out: Served, layer: str
+) -> tuple[decode.RoundedHeads, Input] | None:
+    """Return where attention leaves its result rounded for the output projection, and its input.
+
+    Returns:
+        None if attention leaves partial results, which a further phase combines and rounds.
+    """
+    name = f"{layer} attention"
+    if decode.rounding_refusal(spec, out.rounding) is not None:
+        return None
+    if out.family is Family.SMALL_BATCH:
+        x = small_batch_rows(build, "int8 rows", out.k)
+        return decode.RoundedHeads(x, halves=out.halves), Input(x, int8=True)
+    if out.family is Family.MATRICES:
+        rows = build.half_target(name, out.k)
+        return decode.RoundedHeads(rows.y, rows.factors), Input(rows.y, name=name)
+    return None
 
 
 def _splits(
@@ -198,17 +228,15 @@ def _emit_attention(
     pattern: Projections,
     spec: AttentionSpec,
     projected: BufferSlice,
+    result: tuple[BufferSlice, BufferSlice] | decode.RoundedHeads,
     depends: tuple[AnyTuningKey, ...],
-) -> tuple[BufferSlice, BufferSlice]:
-    """Emit fused attention; return the buffers of its partial results and their statistics."""
-    rows = build.ctx.max_rows
-    sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
-    stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
+) -> None:
+    """Emit fused attention, whose result or partial results go to `result`."""
     phases = decode.attention_decode(
         build.ctx,
         projected,
         build.cache.layers[pattern.attention.layer],
-        (sums, stats),
+        result,
         spec=spec,
         transform=_transform(build, pattern),
         label=f"layer {pattern.attention.layer} attention",
@@ -216,7 +244,6 @@ def _emit_attention(
         tuning_keys=depends,
     )
     build.emit(phases, FUSED)
-    return sums, stats
 
 
 def serve_attention_after_projections(build: PassBuilder, pattern: Projections) -> bool:

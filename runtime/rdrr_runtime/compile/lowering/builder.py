@@ -298,20 +298,25 @@ class PassBuilder:
             reason: Why the products that read the value are in f16.
             before: The norm, activation or combination that makes the value of x; None if it is x.
         """
+        is_there = self._halved_names.get(k) == name
+        target = self.half_target(name, k)
+        if not is_there:
+            added = self._take_splits(x) if isinstance(before, RowNorm) else None
+            phases = half_rows(self.ctx, x, target, before=before, added=added, label=f"{name}.f16")
+            self.emit(phases, reason)
+        return target
+
+    def half_target(self, name: str, k: int) -> HalfRows:
+        """Return the buffers of a value in f16, which the caller emits the phase for."""
         rows = self.ctx.max_rows
         y_size, factors_size = half_sizes(rows, k)
-        target = HalfRows(
+        self._halved_names[k] = name
+        return HalfRows(
             self.workspace.named(f"f16.{rows}.{k}", y_size),
             self.workspace.named(f"f16 factors.{rows}.{k}", factors_size),
             padded_rows(rows),
             k,
         )
-        if self._halved_names.get(k) != name:
-            added = self._take_splits(x) if isinstance(before, RowNorm) else None
-            phases = half_rows(self.ctx, x, target, before=before, added=added, label=f"{name}.f16")
-            self.emit(phases, reason)
-            self._halved_names[k] = name
-        return target
 
     def _take_splits(self, x: BufferSlice) -> AddedSplits | None:
         """Take back the last phase if all it does is to add the splits of a product to x."""

@@ -30,7 +30,7 @@ from rdrr_runtime.compile.patterns.layers import (
 from rdrr_runtime.phases.products.fusion import GatedPair, Input, Output
 
 JOINED_ROWS = 32
-"""Rows up to which gate and up of two matrices are one launch; more fill a GPU one by one."""
+"""Rows up to which gate and up of two matrices leave one output of both, which may be in splits."""
 
 
 def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
@@ -111,9 +111,40 @@ def emit_normed(
 ) -> None:
     """Emit tiled products that share a norm, which is computed as its result is rounded."""
     source = normed(build, norm, build.values.get(norm.x))
-    for op, product in zip(linears, served, strict=False):
-        emit_branch(build, product, Branch(op), source)
+    left = list(zip(linears, served, strict=False))
+    while left:
+        pair = _pair(build, [op for op, _ in left[:2]])
+        if pair is None:
+            op, product = left.pop(0)
+            emit_branch(build, product, Branch(op), source)
+        else:
+            _emit_pair(build, pair, [op for op, _ in left[:2]], source)
+            del left[:2]
     build.values.mark_read(norm.x)
+
+
+def _pair(build: PassBuilder, linears: Sequence[Linear]) -> Served | None:
+    """Return the product of two linears that share a launch; None if they do not.
+
+    Two with as many outputs do, such as gate and up, or keys and values: the last tiles of the one
+    and the first of the other occupy a GPU together, which a barrier would keep apart.
+    """
+    if build.ctx.max_rows <= JOINED_ROWS or len(linears) < 2:
+        return None
+    biased = {linear.bias is not None for linear in linears}
+    weights = [build.matrix(linear.weight) for linear in linears]
+    if len({weight.n for weight in weights}) > 1 or len(biased) > 1:
+        return None
+    served = fused_product(build, weights, separate_outputs=True, bias=biased == {True})
+    return served if served is not None and served.family is Family.MATRICES else None
+
+
+def _emit_pair(build: PassBuilder, pair: Served, linears: Sequence[Linear], source: Input) -> None:
+    """Emit two linears that share a launch, each with an output of its own."""
+    ys = tuple(build.values.allocate(op.out, op.weight.shape[0]) for op in linears)
+    output = Output(ys, bias=build.concatenated_bias(linears))
+    label = f"{linears[0].out}+{linears[1].out.rpartition('.')[2]}"
+    emit_product(build, pair, source, output, label)
 
 
 def _down(build: PassBuilder, pattern: GatedFeedForward) -> Served | None:

@@ -66,6 +66,11 @@ class Served:
         return self.chosen.candidate.int8
 
     @property
+    def rounding(self) -> str:
+        """Type to which its activations are rounded; empty for none."""
+        return self.chosen.candidate.rounding
+
+    @property
     def by_column(self) -> bool:
         """Whether any of its matrices is column-major, with blocks along the outputs."""
         return any(weight.by_column for weight in self.product.weights)
@@ -146,7 +151,7 @@ def _can_hand_over(build: PassBuilder, gated: Served, down: Served, width: int) 
 def _int8_handover(build: PassBuilder, served: Served) -> Input:
     """Return the buffers in which a gated product leaves its int8 output for the next product."""
     if served.family is Family.SMALL_BATCH:
-        return Input(_small_batch_rows(build, "int8 gated", served.k), int8=True)
+        return Input(small_batch_rows(build, "int8 gated", served.k), int8=True)
     codes = build.workspace.named("gated", served.k)
     scales = build.workspace.named("gated scales", served.k // 2)
     return Input(codes, int8=True, scales=scales)
@@ -243,7 +248,7 @@ def _matrices(
         build.ctx,
         served.product.weights,
         rows,
-        output.ys[0],
+        output.ys,
         bias=output.bias,
         accumulate=output.kind == "add",
         room=partial(build.workspace.named, "sums of splits"),
@@ -308,7 +313,7 @@ def emit_branch(
 
 def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> BufferSlice:
     """Emit the quantization of a small batch to int8, including the norm or join before it."""
-    target = _small_batch_rows(build, "int8 rows", served.k)
+    target = small_batch_rows(build, "int8 rows", served.k)
     label, before = f"{source.name}.int8", source.before
     assert before is None or isinstance(before, RowNorm | AttentionSplits), "others are of one row"
     phases = quantize_small_batch(
@@ -318,7 +323,7 @@ def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> B
     return target
 
 
-def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
+def small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
     """Return a buffer for the int8 input of a small-batch product."""
     rows = build.ctx.max_rows
     return build.workspace.named(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
@@ -56,6 +57,33 @@ class HeadForm:
     shares_keys: bool = False
 
 
+@dataclass(frozen=True)
+class RoundedHeads:
+    """Where attention leaves its result rounded, as products of several rows read it.
+
+    Attributes:
+        y: With `factors` f16 [rows, heads, head_dim], as `half_rows` writes it, else int8 as
+            `quantize_small_batch` writes it.
+        factors: f32 [rows]; None for int8.
+        halves: For int8: whether each 16 elements have a scale, instead of each 32.
+    """
+
+    y: BufferSlice
+    factors: BufferSlice | None = None
+    halves: bool = False
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by the names under which attention_decode.wgsl declares them."""
+        factors = {} if self.factors is None else {"factors": self.factors}
+        return {"y": self.y, **factors}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field values of an `AttentionDecode`."""
+        return {"rounded": "int8" if self.factors is None else "f16", "halves": self.halves}
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionDecode(AttentionRecord, TransformRecord):
     """Parameters of attention_decode.wgsl.
@@ -70,6 +98,8 @@ class AttentionDecode(AttentionRecord, TransformRecord):
         summers: Threads that sum up the squares of one vector.
         subgroups: Whether scores and sums are added up with subgroup operations.
         even: Whether the splits share the keys that are left over after whole splits.
+        rounded: Type to which the result is rounded; empty for partial results.
+        halves: See `RoundedHeads.halves`.
         splits: Number of splits of the keys.
         min_keys: Fewest keys of a split.
         staged: Vectors of 4 elements in the workgroup memory for exchange.
@@ -87,6 +117,8 @@ class AttentionDecode(AttentionRecord, TransformRecord):
     summers: int = choice()
     subgroups: bool = choice()
     even: bool = choice(default=False)
+    rounded: str = choice("")
+    halves: bool = choice(default=False)
     splits: int
     min_keys: int
     staged: int
@@ -130,11 +162,22 @@ def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False)
     return None
 
 
+def rounding_refusal(spec: AttentionSpec, rounded: str) -> str | None:
+    """Return why an attention cannot leave its result rounded to a type, or None if it can."""
+    if spec.splits > 1:
+        return f"its keys are in {spec.splits} splits, whose partial results are combined"
+    if spec.cache.head_dim % 32 or spec.heads * spec.cache.head_dim % 64:
+        return f"{spec.heads} heads of {spec.cache.head_dim} elements are no whole units"
+    if rounded == "f16" and spec.cache.dtype != "f16":
+        return f"values of a cache in {spec.cache.dtype} may be too large for f16"
+    return None
+
+
 def attention_decode(
     ctx: OpContext,
     projected: BufferSlice,
     caches: LayerCache,
-    partial: tuple[BufferSlice, BufferSlice],
+    result: tuple[BufferSlice, BufferSlice] | RoundedHeads,
     *,
     spec: AttentionSpec,
     transform: HeadTransform,
@@ -150,9 +193,10 @@ def attention_decode(
         projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected,
             see also `form`.
         caches: Key and value cache of the layer, to which the new keys and values are added.
-        partial: The results: weighted sums f32 [rows, heads, splits, head_dim], not yet divided by
-            the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
-            attention_decode.wgsl.
+        result: Where the partial results go: weighted sums f32 [rows, heads, splits, head_dim], not
+            yet divided by the sum of the weights, and statistics f32 [rows, heads, splits, 2], see
+            attention_decode.wgsl. Or where the rounded result goes, if `rounding_refusal` returns
+            None for it.
         spec: Specification of the attention.
         transform: Norm and rope of queries and keys.
         label: Name of the op, for messages and profiles.
@@ -163,6 +207,10 @@ def attention_decode(
     """
     tuning_key = decode_tuning(ctx, spec)
     used = tuning or tuning_key.used
+    if isinstance(result, RoundedHeads):
+        rounding, results = result.fields, result.buffers
+    else:
+        rounding, results = {}, {"sums": result[0], "stats": result[1]}
     record = AttentionDecode(
         threads=used.workgroup,
         variant=spec.cache.dtype,
@@ -175,13 +223,13 @@ def attention_decode(
         **shares_of(ctx, spec, used).parameters(values_normed=form.values_normed),
         **transform.parameters,
         **spec.parameters(ctx),
+        **rounding,
     )
     buffers = {
         "current": ctx.state.step,
         "projected": projected,
         **caches.buffers,
-        "sums": partial[0],
-        "stats": partial[1],
+        **results,
         **transform.buffers,
         **spec.buffers,
     }

@@ -1,9 +1,13 @@
 // Decode attention directly from the projections, with norms, rope and the store into the cache fused:
 //
 //   q, k = rope(norm(projected)) and v = projected; k and v are stored in the cache at the row's slot
+{% if ROUNDED %}
+//   y[r, h, :] = sum over all keys j of e^score_j V[j, :] / sum over j of e^score_j, rounded to {{ ROUNDED }}
+{% else %}
 //   sums[r, h, s, :] = sum over the keys j of split s of e^(score_j - m) V[j, :], not yet divided
 //   stats[r, h, s] = (m, sum over j of e^(score_j - m)), where m is the maximum score of the split;
 //   (LOWEST, 0) for a split without keys, whose sums are not written
+{% endif %}
 //
 // current           Step; no two rows belong to the same sequence
 {% if SINKS %}
@@ -19,8 +23,15 @@
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 {% endif %}
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
+{% if ROUNDED == "f16" %}
+// y                 f16 [rows, HEADS, HEAD_DIM]
+// factors           f32 [rows]: 1, since no result is larger than the largest value, which is in f16 too
+{% elif ROUNDED %}
+// y                 u32 [rows, 5, HEADS HEAD_DIM / 64, 4], as quantize_small_batch writes it
+{% else %}
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
 // stats             f32 [rows, HEADS, SPLITS, 2]
+{% endif %}
 //
 // An item is a split of the keys of a row and {{ GROUP }} of the {{ SHARED }} query heads that share a key-value head. A
 // split has at least MIN_KEYS keys. TEAM threads share a key: each has some elements of the queries, of the key
@@ -36,8 +47,15 @@ var<storage, read> current: Step;
 var<storage, read> projected: array<vec4<{{ VALUE }}>>;
 var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
+{% if ROUNDED == "f16" %}
+var<storage, read_write> y: array<vec2<u32>>;
+var<storage, read_write> factors: array<f32>;
+{% elif ROUNDED %}
+var<storage, read_write> y: array<u32>;
+{% else %}
 var<storage, read_write> sums: array<vec4<f32>>;
 var<storage, read_write> stats: array<vec2<f32>>;
+{% endif %}
 
 override SPLITS: u32;
 override MIN_KEYS: u32;
@@ -70,6 +88,48 @@ var<workgroup> max_bits: array<atomic<u32>, GROUP>;      // maximum score, as `o
 var<workgroup> totals: array<f32, GROUP * TEAMS>;        // sums of the weights
 
 {% include "attention/snippets/load_vectors.wgsl" %}
+{% if ROUNDED %}
+
+// The sum of the weights of a head, which `writers` threads have added up.
+fn total_of(head: u32, writers: u32) -> f32 {
+    var sum = 0.0;
+    for (var i = 0u; i < writers; i++) {
+        sum += totals[head * TEAMS + i];
+    }
+    return sum;
+}
+{% endif %}
+{% if ROUNDED and ROUNDED != "f16" %}
+{% set SHARING = 4 if HALVES else 8 %}
+{% include "snippets/abs_max.wgsl" %}
+
+// Quantize 4 elements of the heads in `query`, of which `i` vectors are before them and `at` in the row.
+fn store_int8(row: u32, i: u32, at: u32) {
+    let first = i / {{ SHARING }}u * {{ SHARING }}u;
+    var bits = 0u;
+    for (var j = 0u; j < {{ SHARING }}u; j++) {
+        bits = max(bits, bits_of_abs_max(query[first + j]));
+    }
+    let amax = bitcast<f32>(bits);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
+    let units = HEADS * HEAD_DIM / 64u;
+    y[4u * ((5u * row + at % 16u / 4u) * units + at / 16u) + at % 4u] = pack4xI8(vec4<i32>(round(query[i] * inverse)));
+    if (i == first) {
+        let scale = amax / 127.0;
+{% if HALVES %}
+        y[4u * (5u * row + 4u) * units + at / 4u] = bitcast<u32>(scale);
+{% else %}
+        var sum = 0i;
+        for (var j = 0u; j < {{ SHARING }}u; j++) {
+            sum += dot4I8Packed(pack4xI8(vec4<i32>(round(query[first + j] * inverse))), 0x01010101u);
+        }
+        let scale_at = 4u * (5u * row + 4u) * units + at / 8u * 2u;
+        y[scale_at] = bitcast<u32>(scale);
+        y[scale_at + 1u] = bitcast<u32>(scale * f32(sum));
+{% endif %}
+    }
+}
+{% endif %}
 
 {% if STORES and KV == "q8_0" %}
 {% set NAME, VECTOR = "query", "query[i + j]" %}
@@ -203,9 +263,11 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
     let low = min(keys.x + split * span, keys.y);
     let high = min(low + span, keys.y);
     if (low >= high) {
+{% if not ROUNDED %}
         if (t < GROUP) {
             stats[(row * HEADS + first_head + t) * SPLITS + split] = vec2<f32>(LOWEST, 0.0);
         }
+{% endif %}
         return;
     }
     let team = t / TEAM;
@@ -353,10 +415,30 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
                 for (var i = 0u; i < writers; i++) {
                     sum += partial[(work / TEAM * writers + i) * TEAM + work % TEAM];
                 }
+{% if ROUNDED %}
+                let head = vector / {{ OWN_WORDS }}u;
+                let mean = sum / total_of(head, writers);
+{% if ROUNDED == "f16" %}
+                y[(row * HEADS + first_head + head) * WORDS + word] = vec2<u32>(pack2x16float(mean.xy), pack2x16float(mean.zw));
+{% else %}
+                query[head * WORDS + word] = mean;
+{% endif %}
+{% else %}
                 sums[((row * HEADS + first_head + vector / {{ OWN_WORDS }}u) * SPLITS + split) * WORDS + word] = sum;
+{% endif %}
             }
         }
     }
+{% if ROUNDED == "f16" %}
+    if (item == 0u && t == 0u) {
+        factors[row] = 1.0;
+    }
+{% elif ROUNDED %}
+    workgroupBarrier();
+    for (var i = t; i < GROUP * WORDS; i += WG) {
+        store_int8(row, i, first_head * WORDS + i);
+    }
+{% else %}
     if (t < GROUP) {
         var sum = 0.0;
         for (var i = 0u; i < writers; i++) {
@@ -365,4 +447,5 @@ fn phase(item: u32, row: u32, thread: Thread{% if SUBGROUPS %}, subgroup_size: u
         stats[(row * HEADS + first_head + t) * SPLITS + split] =
             vec2<f32>(from_ordered(atomicLoad(&max_bits[t])), sum);
     }
+{% endif %}
 }

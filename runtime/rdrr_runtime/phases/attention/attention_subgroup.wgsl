@@ -2,19 +2,17 @@
 {% set VALUE = ACTIVATIONS %}{# what is stored between ops; f16 is needed in any case #}
 {% set M, N, K = SHAPE %}
 {% set THREADS = TEAMS * SIZE %}
-{% set TILE = TEAMS * M %}
-{% set WORDS = ELEMENTS // 4 %}
-{% set SIDE = [N, K]|max %}
+{% set TILE, WORDS, SIDE = TEAMS * M, ELEMENTS // 4, [N, K]|max %}
 {% set PADDED = (ELEMENTS + SIDE - 1) // SIDE * SIDE %}{# a head in whole matrices, with zeros behind its elements #}
-{% set SPARE = (PADDED - ELEMENTS) // 4 %}
-{% set SUMS = PADDED // 4 %}
+{% set SPARE, SUMS = (PADDED - ELEMENTS) // 4, PADDED // 4 %}
+{# Queries that stay in matrices are staged where keys come afterwards, those of some teams at a time. #}
+{% set STAGED = [KEYS // M, TEAMS]|min if MATRICES else 0 %}
 {% set LOADS = (KEYS * WORDS + THREADS - 1) // THREADS %}
 {% set SHARERS = SIZE // M %}{# threads of a query, which share its softmax or all compute it #}
 {% set SCORERS = SHARERS if MATRICES else 1 %}
 {# From one query, key or value to the next, and from the scores of a query to those of the next: 8 more than there
 are, so that fewer of them share a bank. #}
-{% set PITCH = PADDED + 8 %}
-{% set SCORE_PITCH = KEYS + 8 %}
+{% set PITCH, SCORE_PITCH = PADDED + 8, KEYS + 8 %}
 {% set QUADS = KEYS // 4 // SCORERS %}{# of the scores that a thread computes weights of #}
 {% set OUTPUTS = PADDED // N %}{# matrices of a team's sums #}
 {% set GROUP = KEYS // N %}{# of them that fit in the memory of its scores #}
@@ -52,8 +50,10 @@ const LIFT = 1024.0;
 const SLACK = 4.0;
 
 // 4 elements in a vector, which are 4 halves in 2 words or 4 floats.
+{% if not STAGED %}
 var<workgroup> queries: array<vec2<u32>, {{ TILE * PITCH // 4 }}>;
-var<workgroup> tile: array<vec2<u32>, {{ KEYS * PITCH // 4 }}>;             // keys, then values
+{% endif %}
+var<workgroup> tile: array<vec2<u32>, {{ KEYS * PITCH // 4 }}>;             // {{ "queries, then " if STAGED }}keys, then values
 var<workgroup> scores: array<vec4<f32>, {{ TILE * SCORE_PITCH // 4 }}>;     // and at times sums
 var<workgroup> weights: array<vec2<u32>, {{ TILE * SCORE_PITCH // 4 }}>;
 var<workgroup> rescales: array<f32, {{ TILE }}>;                     // of sums; at last 1 / (LIFT total)
@@ -180,28 +180,39 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {{ reduced("most", "max") }}
     let factor = select(0.0, QUERY_MOST / most, most > 0.0);
     let scale = SCALE * most * (1.0 / QUERY_MOST);
+{% if not STAGED %}
     for (var i = scorer; i < {{ WORDS }}u; i += {{ SCORERS }}u) {
         queries[mine * {{ PITCH // 4 }}u + i] = halves(factor * vec4<f32>(q[from_query + i]));
     }
+{% endif %}
 {% if SPARE %}
     // No load writes here, so the zeros remain.
-    for (var i = t; i < {{ (TILE + KEYS) * SPARE }}u; i += {{ THREADS }}u) {
-        let at = i / {{ SPARE }}u * {{ PITCH // 4 }}u + {{ WORDS }}u + i % {{ SPARE }}u;
-        if (i < {{ TILE * SPARE }}u) {
-            queries[at] = vec2<u32>();
-        } else {
-            tile[at - {{ TILE * PITCH // 4 }}u] = vec2<u32>();
-        }
+{% for name, many in (("tile", KEYS), ("queries", TILE)) if name == "tile" or not STAGED %}
+    for (var i = t; i < {{ many * SPARE }}u; i += {{ THREADS }}u) {
+        {{ name }}[i / {{ SPARE }}u * {{ PITCH // 4 }}u + {{ WORDS }}u + i % {{ SPARE }}u] = vec2<u32>();
     }
+{% endfor %}
 {% endif %}
-    let own_queries = team * {{ M * PITCH // UNIT }}u;
     let own_scores = team * {{ M * SCORE_PITCH // UNIT }}u;
     var reference = initial_max(own_head);  // what the exponents of the weights are relative to
     var weight_sum = select(0.0, INITIAL_SUM, scorer == 0u);
 {% if MATRICES %}
+{% for k in range(PADDED // K) if STAGED %}
+    var query{{ k }}: subgroup_matrix_left<f16, {{ K }}, {{ M }}>;
+{% endfor %}
+{% for first in range(0, TEAMS, STAGED) if STAGED %}
+    if (team / {{ STAGED }}u == {{ first // STAGED }}u) {
+        for (var i = scorer; i < {{ WORDS }}u; i += {{ SCORERS }}u) {
+            tile[mine % {{ STAGED * M }}u * {{ PITCH // 4 }}u + i] = halves(factor * vec4<f32>(q[from_query + i]));
+        }
+    }
     workgroupBarrier();
+    if (team / {{ STAGED }}u == {{ first // STAGED }}u) {
 {% for k in range(PADDED // K) %}
-    let query{{ k }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&queries, own_queries + {{ k * K // UNIT }}u, {{ PITCH // UNIT }}u);
+        query{{ k }} = subgroupMatrixLoad<subgroup_matrix_left<f16, {{ K }}, {{ M }}>, row_major>(&tile, team % {{ STAGED }}u * {{ M * PITCH // UNIT }}u + {{ k * K // UNIT }}u, {{ PITCH // UNIT }}u);
+{% endfor %}
+    }
+    workgroupBarrier();
 {% endfor %}
 {% for d in range(OUTPUTS) %}
     var sums{{ d }}: subgroup_matrix_result<f32, {{ N }}, {{ M }}>;

@@ -338,8 +338,8 @@ class Output:
 
     Attributes:
         ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
-            small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
-            for `best`. None for `down`.
+            small batch and on matrices of subgroups, one for each matrix; for `gate` one buffer of
+            the gated pairs. f32 for `best`. None for `down`.
         kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row and for experts
             `activate` (activation of the output), or for one row `best` (store and also find the
             largest output) or `down` (gate, and multiply the pairs by a further matrix).

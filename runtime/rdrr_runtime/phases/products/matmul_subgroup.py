@@ -10,17 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate as running_sums
-from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.capabilities import MATRIX_FEATURE, MatrixShape
-from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.products.half_rows import K_TILE, HalfRows
-from rdrr_runtime.phases.products.quantize_rows import padded
+from rdrr_runtime.phases.products.half_rows import HalfRows
+from rdrr_runtime.phases.products.matmul_subgroup_tuning import (
+    CANDIDATES,
+    SMALL,
+    SubgroupTile,
+    choose_tile,
+    fits,
+    matrix_shape,
+    multiplies,
+    sizes_refusal,
+    subgroup_threads,
+)
 from rdrr_runtime.phases.products.sum_splits import sum_splits
 from rdrr_runtime.phases.weights.binding import (
     BoundWeights,
@@ -34,11 +41,11 @@ from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 MOST_MATRICES = 3
 """Most matrices that share a launch."""
 
+MOST_APART = 2
+"""Most of them if each has a y of its own: more would bind more buffers than a device may allow."""
+
 MIN_ROWS = 8
 """Fewest token rows of a pass for which tiles pay."""
-
-SOFTWARE_THREADS = 32
-"""Threads that take the place of a subgroup where none multiplies matrices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +65,12 @@ class MatmulSubgroup(WeightsRecord):
         subgroups: Whether subgroup operations are used, which is the same.
         value: Type of the factors.
         splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
+        ahead: Steps that are loaded before they are needed, a divisor of the steps of a split.
+        stored: Matrices beside each other of which a subgroup stores the sums at once, where
+            weights were; 0 for single ones in memory of their own.
+        apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
-        n: Outputs of a row of y, over all parts and matrices.
+        n: Outputs of a row, over all parts and matrices.
         first: Index of the first output of each matrix.
         outputs: Outputs of each matrix.
         accumulate: Add to y instead of replacing it.
@@ -82,6 +93,9 @@ class MatmulSubgroup(WeightsRecord):
     subgroups: bool = choice()
     value: str = choice("f16")
     splits: int = choice(default=1)
+    ahead: int = choice(default=1)
+    stored: int = choice(default=0)
+    apart: bool = choice(default=False)
     bias: bool = choice(default=False)
     n: int
     first: tuple[int, ...]
@@ -89,99 +103,6 @@ class MatmulSubgroup(WeightsRecord):
     accumulate: bool = False
     k_padded: int
     y_rows: int | None = None
-
-
-@dataclass(frozen=True)
-class SubgroupTile(Params):
-    """The tile of y that a workgroup computes.
-
-    Attributes:
-        rows: Token rows of the tile.
-        outputs: Outputs of the tile.
-        step: Inputs that are staged at a time, 32, 64, 128 or 256.
-        teams_m: Subgroups that share the rows.
-        teams_n: Subgroups that share the outputs.
-        teams_k: Subgroups that share the inputs of a step: 1, 2, 4 or 8.
-        splits: Workgroups that share the inputs, each with a tile of sums to be added.
-    """
-
-    rows: int
-    outputs: int
-    step: int
-    teams_m: int
-    teams_n: int
-    teams_k: int = 1
-    splits: int = 1
-
-    @property
-    def teams(self) -> int:
-        """Subgroups of a workgroup."""
-        return self.teams_m * self.teams_n * self.teams_k
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Field values of a `MatmulSubgroup` that describe the tile."""
-        return {
-            "tile_m": self.rows,
-            "tile_n": self.outputs,
-            "step": self.step,
-            "teams_m": self.teams_m,
-            "teams_n": self.teams_n,
-            "teams_k": self.teams_k,
-            "splits": self.splits,
-        }
-
-    def storage(self, shape: MatrixShape) -> int:
-        """Return the bytes of workgroup memory."""
-        staged = 2 * (self.rows + self.outputs) * (self.step + 8)
-        staged += self.outputs * self.step // 4  # scales along the outputs
-        return staged + 4 * self.teams * shape.m * shape.n
-
-
-LARGE = SubgroupTile(128, 128, 64, 2, 2)
-SHARED = SubgroupTile(128, 128, 64, 2, 4)
-SMALL = SubgroupTile(64, 64, 64, 2, 2)
-NARROW = SubgroupTile(64, 32, 128, 2, 1, 4)
-FEW_ROWS = tuple(
-    SubgroupTile(rows, 32, 256, 1, 1, 8, splits) for rows in (16, 32) for splits in (1, 4)
-)
-FEW_COLUMNS = (
-    SubgroupTile(16, 64, 64, 1, 2, 2),
-    SubgroupTile(16, 32, 64, 1, 1, 2, 8),
-    SubgroupTile(32, 64, 64, 1, 2, 2),
-    SubgroupTile(32, 32, 64, 1, 1, 2, 8),
-)
-CANDIDATES = (
-    *FEW_ROWS,
-    *FEW_COLUMNS,
-    *(SubgroupTile(rows, 32, 128, 1, 1, 4, splits) for rows in (16, 32) for splits in (1, 4)),
-    NARROW,
-    LARGE,
-    SHARED,
-    SMALL,
-    SubgroupTile(128, 256, 32, 2, 4),
-    SubgroupTile(128, 64, 64, 2, 2),
-)
-FEW_INPUTS = 4096
-"""Inputs up to which sharing the inputs of row-major matrices takes longer than it saves, if a
-phase has to add the sums."""
-
-ENOUGH = 120
-"""Tiles that occupy most multiprocessors of the largest GPUs."""
-
-
-def matrix_shape(ctx: OpContext) -> MatrixShape | None:
-    """Return the largest shape with factors in f16 and sums in f32; None if there is none.
-
-    Its sides divide those of each subgroup's part of a tile, which are multiples of 32.
-    """
-    shapes = (
-        shape
-        for shape in ctx.capabilities.matrices
-        if (shape.inputs, shape.sums) == ("f16", "f32")
-        and all(32 % side == 0 for side in (shape.m, shape.n, shape.k))
-    )
-    return max(shapes, key=lambda shape: shape.m * shape.n * shape.k, default=None)
 
 
 def refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
@@ -201,80 +122,9 @@ def refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
             return "weights in F32 are not rounded to f16"
         if not readable(weight):
             return f"its {weight.dtype} values are stored column-major"
-    if not _fits(ctx, SMALL, weights):
+    if not fits(ctx, SMALL, weights):
         return "the smallest tile does not fit into a workgroup"
     return sizes_refusal(ctx)
-
-
-def sizes_refusal(ctx: OpContext) -> str | None:
-    """Return why the subgroups of a device cannot share a tile, or None if they can."""
-    sizes = ctx.capabilities.subgroup_sizes
-    if multiplies(ctx) and (sizes is None or sizes[0] != sizes[1] or sizes[0] % 32):
-        return "the subgroups of the device are not all of one size, a multiple of 32"
-    return None
-
-
-def multiplies(ctx: OpContext) -> bool:
-    """Return whether subgroups multiply matrices; else each thread multiplies elements."""
-    return MATRIX_FEATURE in ctx.capabilities.features
-
-
-def choose_tile(
-    ctx: OpContext, weights: Sequence[GpuWeight], *, adds: bool = False
-) -> SubgroupTile:
-    """Return the default tile for a pass of `ctx.max_rows` rows.
-
-    Measured on an H100 in passes of 512 rows of a 1B model: with fewer tiles than `ENOUGH` the
-    small one is faster, and values of 16 bits are loaded faster by twice as many threads (10.5
-    and 11.1 ms), blocks are not (10.1 and 10.0; along the outputs 11.6 and 11.4). Subgroups that
-    share inputs are faster where few workgroups have many inputs: 128 rows, 2,048 outputs and
-    8,192 inputs took 114 us in small tiles and 64 in narrow ones.
-    """
-    large = (SHARED if all(weight.form.values for weight in weights) else LARGE, SMALL)
-    many = [tile for tile in large if _count(ctx, tile, weights) >= ENOUGH]
-    fitting = (
-        tile for tile in (*_few(ctx, weights, adds), *many, NARROW) if _fits(ctx, tile, weights)
-    )
-    return next(fitting, SMALL)
-
-
-def _few(ctx: OpContext, weights: Sequence[GpuWeight], adds: bool) -> Sequence[SubgroupTile]:
-    """Return the tiles for few rows, in order of preference.
-
-    Workgroups share inputs where outputs alone give too few of them: 32 rows of Q4_K, 2,048 outputs
-    and 8,192 inputs took 40 us in one split and 26 in 4, columns 62 in one and 29 in 8. Columns
-    have as many scales as a step has inputs, so short steps suit them: 32 rows, 8,192 outputs and
-    2,048 inputs took 25 us, and 57 in steps of 256 inputs. Splits that are added to the residual
-    stream take no phase of their own, since the norm after it adds them.
-    """
-    column = all(weight.form.column for weight in weights)
-    tiles = [tile for tile in (FEW_COLUMNS if column else FEW_ROWS) if ctx.max_rows <= tile.rows]
-    alone = next((_count(ctx, tile, weights) for tile in tiles), 0)
-    shared = (column or adds or weights[0].k > FEW_INPUTS) and alone < ENOUGH
-    return sorted(tiles, key=lambda tile: tile.splits, reverse=shared)
-
-
-def _count(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> int:
-    """Return the tiles of a launch."""
-    return -(-ctx.max_rows // tile.rows) * sum(-(-weight.n // tile.outputs) for weight in weights)
-
-
-def _fits(ctx: OpContext, tile: SubgroupTile, weights: Sequence[GpuWeight]) -> bool:
-    """Return whether a tile divides matrices, and fits the device's memory and threads."""
-    shape, threads = matrix_shape(ctx), tile.teams * subgroup_threads(ctx)
-    assert shape is not None, "a refusal says that there is none"
-    return (
-        padded(weights[0].k, K_TILE) % (tile.step * tile.splits) == 0
-        and (tile.splits == 1 or sum(weight.n for weight in weights) % 4 == 0)
-        and tile.storage(shape) <= ctx.workgroup_storage
-        and threads <= ctx.max_threads
-    )
-
-
-def subgroup_threads(ctx: OpContext) -> int:
-    """Return the threads of a subgroup, or those that take its place."""
-    sizes = ctx.capabilities.subgroup_sizes
-    return sizes[0] if multiplies(ctx) and sizes is not None else SOFTWARE_THREADS
 
 
 def _record(
@@ -285,6 +135,8 @@ def _record(
     bias: BufferSlice | None,
     adds: bool,
     k_padded: int,
+    *,
+    apart: bool,
 ) -> MatmulSubgroup:
     """Return the parameters of a launch; only one without splits adds a bias or to y."""
     matrices, size, shape = multiplies(ctx), subgroup_threads(ctx), matrix_shape(ctx)
@@ -298,6 +150,8 @@ def _record(
         size=size,
         matrices=matrices,
         subgroups=matrices,
+        stored=tile.stored(shape) if matrices else 0,
+        apart=apart,
         bias=bias is not None,
         n=n,
         first=tuple(begin + part.first_row for begin, (_, part) in zip(begins, pairs, strict=True)),
@@ -314,7 +168,7 @@ def matmul_subgroup(
     ctx: OpContext,
     weights: Sequence[GpuWeight],
     x: HalfRows,
-    y: BufferSlice,
+    ys: Sequence[BufferSlice],
     *,
     bias: BufferSlice | None = None,
     accumulate: bool = False,
@@ -330,7 +184,7 @@ def matmul_subgroup(
         ctx: Lowering context.
         weights: One to `MOST_MATRICES` matrices [N, K] of any type but F32, several in one part.
         x: f16 [rows, K].
-        y: f32 [rows, N of all matrices].
+        ys: f32 [rows, N of all matrices], or [rows, N] for each of up to `MOST_APART` matrices.
         bias: f32, one for each output of all matrices.
         accumulate: Add to y instead of replacing it.
         tile: Tile to use instead of the tuned or default one.
@@ -351,22 +205,26 @@ def matmul_subgroup(
                 found=f"{weight.dtype.name}, {weight.k} inputs",
             )
     n = sum(weight.n for weight in weights)
-    need_floats(f"{label}: y", y, ctx.max_rows * n)
+    apart = len(ys) > 1
+    for y, width in zip(ys, [weight.n for weight in weights] if apart else [n], strict=True):
+        need_floats(f"{label}: y", y, ctx.max_rows * width)
     if bias is not None:
         need_floats(f"{label}: bias", bias, n)
     kinds = ",".join(f"{weight.dtype.name.lower()}.{weight.layout.value}" for weight in weights)
     tuning_key = ctx.tuning_key(
         f"matmul matmul_subgroup.{kinds} {n}x{x.k}, {ctx.max_rows} rows",
-        choose_tile(ctx, weights, adds=accumulate),
-        (candidate for candidate in CANDIDATES if _fits(ctx, candidate, weights)),
+        choose_tile(ctx, weights, adds=accumulate, apart=apart),
+        (tile for tile in CANDIDATES if fits(ctx, tile, weights, apart=apart)),
     )
     tile = tile or tuning_key.used
     shared = tile.splits > 1
-    target = room(4 * tile.splits * ctx.max_rows * n) if shared else y
+    targets = [room(4 * tile.splits * ctx.max_rows * n)] if shared else ys
     phases = []
     for bound in bind_parts(weights[0]) if len(weights) == 1 else (bind_whole(weights),):
-        record = _record(ctx, bound, tile, n, None if shared else bias, accumulate, x.k_padded)
-        buffers = {"current": ctx.state.step, "x": x.y, "factors": x.factors, "y": target}
+        added = None if shared else bias
+        record = _record(ctx, bound, tile, n, added, accumulate, x.k_padded, apart=apart)
+        buffers = {"current": ctx.state.step, "x": x.y, "factors": x.factors}
+        buffers |= {f"y{at if apart else ''}": y for at, y in enumerate(targets)}
         buffers |= bound.buffers
         tiles = sum(-(-outputs // tile.outputs) for outputs in record.outputs)
         work = Work(tiles * tile.splits, tile.rows)
@@ -376,8 +234,8 @@ def matmul_subgroup(
     if shared:
         phases += sum_splits(
             ctx,
-            target,
-            y,
+            *targets,
+            *ys,
             splits=tile.splits,
             n=n,
             bias=bias,

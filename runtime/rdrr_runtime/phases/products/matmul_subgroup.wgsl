@@ -14,6 +14,10 @@
 {# Halves in an element of a tile, in which offsets and pitches of matrices count: threads store 16 bytes at once. #}
 {% set UNIT = 8 if MATRICES else 1 %}
 {% set HALVES = "vec4<u32>" if MATRICES else "f16" %}
+{# Sums are stored where weights were, if a subgroup has room for a row of them there. #}
+{% set RESULTS = "tile_w" if STORED else "results" %}
+{% set AT_ONCE = STORED or 1 %}{# matrices beside each other #}
+{% set WIDTH = AT_ONCE * N %}
 // y = x W^T (+ bias) (+ y) for many token rows, as products of matrices that a subgroup multiplies at once:
 // f16 x f16, with sums in f32.
 //
@@ -21,12 +25,16 @@
 // x        f16 [ROWS, K_PADDED], written by half_rows, 8 values a vector
 // factors  f32 [ROWS]: what each row of x is to be multiplied by
 // weight   one buffer for each matrix, OUTPUTS rows from row FIRST on, layout as in formats.py
+{% if APART %}
+// y        f32 [rows, OUTPUTS], one for each matrix
+{% else %}
 // y        f32 [{{ SPLITS ~ ", Y_ROWS" if SPLITS > 1 else "rows" }}, N], N being the outputs of all parts and matrices{{ "; sum_splits adds the splits" if SPLITS > 1 }}
+{% endif %}
 // bias     f32 [N], only with BIAS
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ " for one of %d parts of the inputs" % SPLITS if SPLITS > 1 }}{{ ", those of the first matrix first" if FORMATS | length > 1 }}. In steps of {{ STEP }} inputs, {{ THREADS }} threads store x and the weights,
 // dequantized and in f16, in workgroup memory. Then each of {{ TEAMS }} subgroups multiplies {{ FM * M }} rows by {{ FN * N }}
-// outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next step are in flight.
+// outputs{{ " for " ~ DEPTH ~ " of these inputs" if TEAMS_K > 1 }}, {{ M }} x {{ N }} with {{ K }} inputs at once, while the loads of the next {{ "%d steps" % AHEAD if AHEAD > 1 else "step" }} are in flight.
 {% if not MATRICES %}
 // Teams of {{ SIZE }} threads take the place of subgroups here, and multiply what these would at once element by element.
 {% endif %}
@@ -38,7 +46,9 @@ var<storage, read> factors: array<f32>;
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
-var<storage, read_write> y: array<f32>;
+{% for at in (range(FORMATS | length) if APART else [""]) %}
+var<storage, read_write> y{{ at }}: array<f32>;
+{% endfor %}
 {% if BIAS %}
 var<storage, read> bias: array<f32>;
 {% endif %}
@@ -46,7 +56,7 @@ var<storage, read> bias: array<f32>;
 override K_PADDED: u32;          // a multiple of 64
 override N: u32;                 // outputs of all parts and matrices
 {% for F in FORMATS %}
-override FIRST{{ loop.index0 }}: u32;            // index of its first output in y
+override FIRST{{ loop.index0 }}: u32;            // index of its first output among all
 override OUTPUTS{{ loop.index0 }}: u32;          // its rows
 {% endfor %}
 override ACCUMULATE: bool;
@@ -68,7 +78,9 @@ var<workgroup> scale_w: array<vec4<f32>, {{ SLOTS }}>;   // [groups of outputs, 
 var<workgroup> minimum_w: array<vec4<f32>, {{ SLOTS }}>;
 {% endif %}
 {% endif %}
+{% if RESULTS == "results" %}
 var<workgroup> results: array<f32, {{ TEAMS * M * N }}>;   // of {{ M }} x {{ N }} outputs of each subgroup
+{% endif %}
 
 {% set DEQUANTIZED, FACTOR = true, "FACTOR * " %}
 {% include "weights/snippets/weights.wgsl" %}
@@ -94,34 +106,39 @@ fn halves(word: u32) -> vec2<f16> {
 {% endfor %}
 {% endif %}
 {% endmacro %}
+{# A stored sum. Not a function, as Tint would not see that the index is in range. #}
+{% macro result(at) %}
+{{ "bitcast<f32>(tile_w[(%s) / 4u][(%s) %% 4u])" % (at, at) if RESULTS == "tile_w" else "results[%s]" % at }}
+{%- endmacro %}
 // What a product is multiplied by and added to.
 struct Before {
     factor: f32,
     summand: f32,
 }
 
-fn before(row: u32, rows: u32, first: u32, output: u32, end: u32) -> Before {
-    let n = first + min(output, end - 1u);
-    var summand = {{ "bias[n]" if BIAS else "0.0" }};
-    if (ACCUMULATE) {
-        summand += y[min(row, rows - 1u) * N + n];
-    }
-    return Before(factors[row] * (1.0 / FACTOR), summand);
-}
-
-fn store({{ "split: u32, " if SPLITS > 1 }}row: u32, rows: u32, first: u32, output: u32, end: u32, sum: f32, before: Before) {
-    if (row < rows && output < end) {
-        y[{{ "(split * Y_ROWS + row)" if SPLITS > 1 else "row" }} * N + first + output] = sum * before.factor + before.summand;
-    }
-}
-
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
+{% set Y, WIDE, FIRST = ("y%d" % S, "OUTPUTS%d" % S, "") if APART else ("y", "N", "FIRST%d + " % S) %}
 {# Pieces in which threads load weights: 32 codes, or 8 values. #}
 {% set PIECE = 8 if F.values else 32 %}
 {% set PIECES = STEP // PIECE %}
 {% set W_LOADS = (TILE_N * PIECES + THREADS - 1) // THREADS %}
 {% set W_SCALES = TILE_N // F.group * QUADS if F.column else 0 %}
+fn before_{{ S }}(row: u32, rows: u32, output: u32) -> Before {
+    let n = min(output, OUTPUTS{{ S }} - 1u);
+    var summand = {{ "bias[FIRST%d + n]" % S if BIAS else "0.0" }};
+    if (ACCUMULATE) {
+        summand += {{ Y }}[min(row, rows - 1u) * {{ WIDE }} + {{ FIRST }}n];
+    }
+    return Before(factors[row] * (1.0 / FACTOR), summand);
+}
+
+fn store{{ S }}({{ "split: u32, " if SPLITS > 1 }}row: u32, rows: u32, output: u32, sum: f32, before: Before) {
+    if (row < rows && output < OUTPUTS{{ S }}) {
+        {{ Y }}[{{ "(split * Y_ROWS + row)" if SPLITS > 1 else "row" }} * {{ WIDE }} + {{ FIRST }}output] = sum * before.factor + before.summand;
+    }
+}
+
 fn piece{{ S }}(row: u32, i: u32) -> {{ "vec4<u32>" if F.values else "Stored%d" % S }} {
 {% if F.values %}
     // A row may end within a step; the values read instead are multiplied by zero.
@@ -170,42 +187,51 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
     let x_slot{{ i }} = t + {{ i * THREADS }}u;
     let x_from{{ i }} = (row + x_slot{{ i }} / {{ STEP // 8 }}u) * (K_PADDED / 8u) + begin * {{ STEP // 8 }}u + x_slot{{ i }} % {{ STEP // 8 }}u;
     let x_to{{ i }} = x_slot{{ i }} / {{ STEP // 8 }}u * PITCH + x_slot{{ i }} % {{ STEP // 8 }}u * {{ 8 // UNIT }}u;
-    var x_next{{ i }} = x[x_from{{ i }}];
+{% for a in range(AHEAD) %}
+    var x_next{{ i }}_{{ a }} = x[x_from{{ i }} + {{ a * STEP // 8 }}u];
+{% endfor %}
 {% endfor %}
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = {{ "min(" if TILE_N * PIECES % THREADS }}t + {{ i * THREADS }}u{{ ", " ~ (TILE_N * PIECES - 1) ~ "u)" if TILE_N * PIECES % THREADS }};
     let w_row{{ i }} = min(n0 + w_slot{{ i }} / {{ PIECES }}u, OUTPUTS{{ S }} - 1u);
     let w_piece{{ i }} = w_slot{{ i }} % {{ PIECES }}u;
     let w_to{{ i }} = w_slot{{ i }} / {{ PIECES }}u * PITCH + w_piece{{ i }} * {{ PIECE // UNIT }}u;
-    var w_next{{ i }} = piece{{ S }}(w_row{{ i }}, begin * {{ PIECES }}u + w_piece{{ i }});
+{% for a in range(AHEAD) %}
+    var w_next{{ i }}_{{ a }} = piece{{ S }}(w_row{{ i }}, (begin + {{ a }}u) * {{ PIECES }}u + w_piece{{ i }});
+{% endfor %}
 {% endfor %}
 {% if F.column %}
     let s_slot = t % {{ W_SCALES }}u;
     let s_group = group{{ S }}(min(n0 + s_slot / {{ QUADS }}u * {{ F.group }}u, OUTPUTS{{ S }} - 1u));
     put_scales{{ S }}(s_slot, stored_scales{{ S }}(s_group, begin * {{ QUADS }}u + s_slot % {{ QUADS }}u));
-    var s_next = stored_scales{{ S }}(s_group, (begin + min(1u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+{% for a in range(AHEAD) %}
+    var s_next_{{ a }} = stored_scales{{ S }}(s_group, (begin + min({{ a + 1 }}u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+{% endfor %}
     workgroupBarrier();
 {% endif %}
-    for (var step = 0u; step < steps; step++) {
+    for (var step = 0u; step < steps; step{{ " += %du" % AHEAD if AHEAD > 1 else "++" }}) {
+{% for a in range(AHEAD) %}
+{% set now = "step + %du" % a if a else "step" %}
+        {
 {% for i in range(X_LOADS) %}
-{{ put_words("tile_x", "x_to%d" % i, "x_next%d" % i) }}
+{{ put_words("tile_x", "x_to%d" % i, "x_next%d_%d" % (i, a)) }}
 {% endfor %}
 {% for i in range(W_LOADS) %}
         {
 {% if HALVES_ONLY %}
-{{ put_words("tile_w", "w_to%d" % i, "w_next%d" % i) }}
+{{ put_words("tile_w", "w_to%d" % i, "w_next%d_%d" % (i, a)) }}
 {% elif F.values %}
-            let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.xy));
-            let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}.zw));
+            let v0 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}_{{ a }}.xy));
+            let v1 = vec4<f16>(FACTOR * quad_{{ F.values }}(w_next{{ i }}_{{ a }}.zw));
 {% elif F.column %}
-            let codes0 = first_codes{{ S }}(w_next{{ i }}.codes);
-            let codes1 = last_codes{{ S }}(w_next{{ i }}.codes);
+            let codes0 = first_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
+            let codes1 = last_codes{{ S }}(w_next{{ i }}_{{ a }}.codes);
             let s_at = w_slot{{ i }} / {{ PIECES * F.group }}u * {{ QUADS }}u + w_piece{{ i }} * 8u;
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(scale_w[s_at + {{ c }}u] * vec4<f32>(unpack4xI8(codes{{ c // 4 }}[{{ c % 4 }}])){{ " - minimum_w[s_at + " ~ c ~ "u]" if F.minimum }});
 {% endfor %}
 {% else %}
-            let w = dequantized{{ S }}(w_next{{ i }}, w_row{{ i }}, (begin + step) * {{ PIECES }}u + w_piece{{ i }});
+            let w = dequantized{{ S }}(w_next{{ i }}_{{ a }}, w_row{{ i }}, (begin + {{ now }}) * {{ PIECES }}u + w_piece{{ i }});
 {% for c in range(8) %}
             let v{{ c }} = vec4<f16>(w[{{ c }}]);
 {% endfor %}
@@ -216,16 +242,16 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endfor %}
         workgroupBarrier();
-        let next = min(step + 1u, steps - 1u);
+        let next = min({{ now }} + {{ AHEAD }}u, steps - 1u);
 {% if F.column %}
-        put_scales{{ S }}(s_slot, s_next);
-        s_next = stored_scales{{ S }}(s_group, (begin + min(step + 2u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
+        put_scales{{ S }}(s_slot, s_next_{{ a }});
+        s_next_{{ a }} = stored_scales{{ S }}(s_group, (begin + min({{ now }} + {{ AHEAD + 1 }}u, steps - 1u)) * {{ QUADS }}u + s_slot % {{ QUADS }}u);
 {% endif %}
 {% for i in range(X_LOADS) %}
-        x_next{{ i }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
+        x_next{{ i }}_{{ a }} = x[x_from{{ i }} + next * {{ STEP // 8 }}u];
 {% endfor %}
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
+        w_next{{ i }}_{{ a }} = piece{{ S }}(w_row{{ i }}, (begin + next) * {{ PIECES }}u + w_piece{{ i }});
 {% endfor %}
         let x_at = team_m * PITCH + team_k * {{ DEPTH // UNIT }}u;
         let w_at = team_n * PITCH + team_k * {{ DEPTH // UNIT }}u;
@@ -254,18 +280,24 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endif %}
         workgroupBarrier();
+        }
+{% endfor %}
     }
 {% for i in range(FM) %}
-{% for j in range(FN) %}
+{% for j in range(0, FN, AT_ONCE) %}
     {
         // All loads come before the first store, which they would otherwise wait for one by one.
         let place = team_k * {{ SIZE }}u + lane;
-        let first_row = row + team_m + {{ i * M }}u + place / {{ N }}u;
-        let output = n0 + team_n + {{ j * N }}u + place % {{ N }}u;
-{% for e in range(ELEMENTS // TEAMS_K) %}
-        let before{{ e }} = before(first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }});
+        let first_row = row + team_m + {{ i * M }}u;
+        let output = n0 + team_n + {{ j * N }}u;
+{% for e in range(M * WIDTH // STRIDE) %}
+        let before{{ e }} = before_{{ S }}(first_row + (place + {{ e * STRIDE }}u) / {{ WIDTH }}u, rows, output + (place + {{ e * STRIDE }}u) % {{ WIDTH }}u);
 {% endfor %}
-{% if MATRICES %}
+{% if RESULTS == "tile_w" %}
+{% for b in range(AT_ONCE) %}
+        subgroupMatrixStore<row_major>(&tile_w, team * {{ M * WIDTH // 4 }}u + {{ b * N // 4 }}u, sums{{ i }}_{{ j + b }}, {{ WIDTH // 4 }}u);
+{% endfor %}
+{% elif MATRICES %}
         subgroupMatrixStore<row_major>(&results, team * {{ M * N }}u, sums{{ i }}_{{ j }}, {{ N }}u);
 {% else %}
         for (var e = 0u; e < {{ ELEMENTS }}u; e++) {
@@ -273,9 +305,9 @@ fn product{{ S }}(item: u32, row: u32, thread: Thread) {
         }
 {% endif %}
         workgroupBarrier();
-        let first = (team % {{ TEAMS_MN }}u) * {{ M * N }}u + place;
-{% for e in range(ELEMENTS // TEAMS_K) %}
-        store({{ "split, " if SPLITS > 1 }}first_row + {{ e * STRIDE // N }}u, rows, FIRST{{ S }}, output, OUTPUTS{{ S }}, {% for k in range(TEAMS_K) %}{{ " + " if k }}results[first + {{ k * TEAMS_MN * M * N + e * STRIDE }}u]{% endfor %}, before{{ e }});
+        let first = (team % {{ TEAMS_MN }}u) * {{ M * WIDTH }}u + place;
+{% for e in range(M * WIDTH // STRIDE) %}
+        store{{ S }}({{ "split, " if SPLITS > 1 }}first_row + (place + {{ e * STRIDE }}u) / {{ WIDTH }}u, rows, output + (place + {{ e * STRIDE }}u) % {{ WIDTH }}u, {% for k in range(TEAMS_K) %}{{ " + " if k }}{{ result("first + %du" % (k * TEAMS_MN * M * WIDTH + e * STRIDE)) }}{% endfor %}, before{{ e }});
 {% endfor %}
         workgroupBarrier();
     }

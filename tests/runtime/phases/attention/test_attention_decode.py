@@ -9,7 +9,13 @@ import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import CacheShape
-from rdrr_runtime.phases.attention.attention_decode import HeadForm, attention_decode, refusal
+from rdrr_runtime.phases.attention.attention_decode import (
+    HeadForm,
+    RoundedHeads,
+    attention_decode,
+    refusal,
+    rounding_refusal,
+)
 from rdrr_runtime.phases.attention.attention_decode_tuning import (
     SHORT_SPLIT,
     SPLIT,
@@ -18,6 +24,11 @@ from rdrr_runtime.phases.attention.attention_decode_tuning import (
 from rdrr_runtime.phases.attention.head_transform import HeadTransform, QueryScale
 from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import KvSpec, LayerCache
+from rdrr_runtime.phases.products.fusion import AttentionSplits
+from rdrr_runtime.phases.products.quantize_small_batch import (
+    quantize_small_batch,
+    small_batch_bytes,
+)
 from rdrr_runtime.reference import ops
 from support.comparison import relative_error
 from support.gpu import F32, Bench, cache_in_q8_0, normal
@@ -339,6 +350,66 @@ def test_a_batch_gives_the_same_results_as_each_sequence_alone(
     untouched = stored(bench, held[0], "f16")
     first = bench.device.read(untouched).reshape(4, -1)[1]
     assert np.array_equal(result[2].reshape(4, -1)[1], first)  # a sequence without a row
+
+
+@pytest.mark.parametrize(
+    ("rounded", "heads", "tuning"),
+    [
+        ("int8", 6, None),
+        ("int8 of 16", 6, DecodeTuning(128, 1)),
+        ("f16", 6, DecodeTuning(128, 1)),
+        ("f16", 8, DecodeTuning(256, 4)),
+    ],
+)
+def test_the_result_of_a_batch_is_rounded_as_a_phase_behind_attention_would(
+    any_bench, rng, rounded, heads, tuning
+) -> None:
+    bench, kv_heads, head_dim, sequences, slots = any_bench, 2, 64, [2, 0, 3], [63, 150, 64]
+    rows, k, halves = len(slots), heads * head_dim, rounded == "int8 of 16"
+    cache = KvSpec(kv_heads, head_dim, 200, "f16", sequences=4)
+    spec = AttentionSpec(heads, cache, 0.3, split=SplitTuning(64, 1))
+    assert rounding_refusal(spec, rounded) is None
+    assert rounding_refusal(replace(spec, split=SplitTuning(64, 2)), rounded) is not None
+    ctx = bench.context(rows, slots=slots, sequences=sequences)
+    projected = bench.upload(normal(rng, rows, heads + 2 * kv_heads, head_dim))
+    held = [normal(rng, 4, kv_heads, 200, head_dim) for _ in range(2)]
+    caches = LayerCache(*(stored(bench, array, "f16") for array in held))
+    sums, stats = bench.poisoned(rows, k), bench.poisoned(rows, heads, 2)
+    y, other, factors = (bench.poisoned(small_batch_bytes(rows, k)) for _ in range(3))
+    heads_of = RoundedHeads(other, factors if rounded == "f16" else None, halves)
+    for result in ((sums, stats), heads_of):
+        phases = attention_decode(
+            ctx,
+            projected,
+            caches,
+            result,
+            spec=spec,
+            transform=HeadTransform(),
+            tuning=tuning,
+            label="t",
+        )
+        bench.run(phases, rows)
+    if rounded == "f16":
+        parts = bench.download(sums, rows, heads, head_dim)
+        expected = parts / bench.download(stats, rows, heads, 2)[..., 1:]
+        got = bench.download(other, rows, k // 2).view(np.float16).reshape(expected.shape)
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-6)
+        assert bench.download(factors, rows).tolist() == [1.0] * rows
+        return
+    before = AttentionSplits(stats, 1, head_dim)
+    bench.run(
+        quantize_small_batch(ctx, sums, y, k=k, before=before, halves=halves, label="t"), rows
+    )
+    expected, got = (bench.download(x, rows, 5 * k // 16).view(np.uint32) for x in (y, other))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_results_that_need_other_phases_or_may_overflow_are_not_rounded_by_attention() -> None:
+    spec = AttentionSpec(6, KvSpec(2, 64, 200, "f32"), 0.3, split=SplitTuning(64, 1))
+    assert "too large" in str(rounding_refusal(spec, "f16"))
+    assert rounding_refusal(spec, "int8") is None
+    odd = replace(spec, cache=KvSpec(2, 48, 200, "f32"))
+    assert "whole units" in str(rounding_refusal(odd, "int8"))
 
 
 @pytest.mark.parametrize(

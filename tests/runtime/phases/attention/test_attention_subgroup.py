@@ -17,6 +17,7 @@ from rdrr_device.shaders import WgslCompiler, for_compiler
 from rdrr_runtime.phases.attention.attention_subgroup import (
     SubgroupAttentionTile,
     attention_subgroup,
+    fitting,
     subgroup_refusal,
 )
 from rdrr_runtime.phases.attention.spec import AttentionSpec
@@ -68,10 +69,11 @@ def check(
     assert relative_error(bench.download(out, *q.shape), expected) < ROUNDED
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
-def test_heads_that_share_keys_equal_torch(bench, rng, dtype) -> None:
+@pytest.mark.parametrize(("dtype", "teams"), [("f16", 2), ("q8_0", 2), ("f16", 4)])
+def test_heads_that_share_keys_equal_torch(bench, rng, dtype, teams) -> None:
+    """The queries of 4 teams are staged in two rounds."""
     spec = AttentionSpec(8, KvSpec(2, 64, 256, dtype), 0.125)
-    check(bench, rng, spec, rows=70, base=60, tile=SubgroupAttentionTile(2, 32))
+    check(bench, rng, spec, rows=70, base=60, tile=SubgroupAttentionTile(teams, 32))
 
 
 def test_windows_softcaps_and_sinks_equal_torch(bench, rng) -> None:
@@ -129,6 +131,14 @@ def test_other_devices_and_attentions_are_refused_with_the_reason() -> None:
 
 
 STORAGE = "max-compute-workgroup-storage-size"
+
+
+@pytest.mark.parametrize(("head_dim", "keys"), [(64, 64), (72, 32), (128, 32)])
+def test_heads_with_many_elements_take_fewer_keys_a_step(head_dim, keys) -> None:
+    spec = AttentionSpec(8, KvSpec(2, head_dim, 256), 0.125)
+    first, *others = fitting(with_matrices(), spec)
+    assert (first.teams, first.keys) == (4, keys)
+    assert {tile.keys for tile in others} >= {32, 64} - {keys}  # which `rdrr tune` measures
 
 
 @pytest.mark.parametrize(("head_dim", "dtype"), [(64, "f16"), (72, "f16"), (128, "q8_0")])

@@ -21,11 +21,8 @@ from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.fusion import AttentionSplits, RowNorm
 from rdrr_runtime.phases.products.half_rows import HalfRows, half_rows, half_sizes
-from rdrr_runtime.phases.products.matmul_subgroup import (
-    SubgroupTile,
-    choose_tile,
-    matmul_subgroup,
-)
+from rdrr_runtime.phases.products.matmul_subgroup import matmul_subgroup
+from rdrr_runtime.phases.products.matmul_subgroup_tuning import SubgroupTile, choose_tile
 from rdrr_runtime.phases.products.quantize_rows import padded_rows
 from rdrr_runtime.phases.products.sum_splits import added_splits, sum_splits
 from rdrr_runtime.phases.weights.gpu_weight import allocate_weight
@@ -40,6 +37,7 @@ TILES = {
     "inputs shared": SubgroupTile(16, 32, 128, 1, 1, 4),
     "inputs and outputs shared": SubgroupTile(16, 32, 64, 1, 2, 2),
     "inputs split": SubgroupTile(16, 32, 64, 1, 1, splits=2),
+    "loads ahead": SubgroupTile(16, 32, 64, 1, 1, ahead=2),
 }
 WEIGHTS = (
     ("Q4_K", Layout.ROW),
@@ -77,7 +75,7 @@ def check(bench, rng, dtype, layout, case, tile) -> None:
     ctx, y, target = stating_matrices(bench, rows), bench.poisoned(rows, n), buffers(bench, rows, k)
     phases = [
         *half_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_subgroup(ctx, [weight], target, y, tile=TILES[tile], room=room(bench), label="t"),
+        *matmul_subgroup(ctx, [weight], target, [y], tile=TILES[tile], room=room(bench), label="t"),
     ]
     bench.run(phases, rows)
     got = bench.download(y, rows, n)
@@ -155,6 +153,11 @@ def test_the_splits_of_attention_are_combined_as_they_are_rounded(
     assert relative_error(halves[:, :k].astype(np.float32) * factors, expected) < 1e-3
 
 
+@pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", Layout.ROW), ("Q6_K", Layout.COLUMN)])
+def test_steps_loaded_ahead_are_multiplied_in_order(bench, rng, dtype, layout) -> None:
+    check(bench, rng, dtype, layout, (9, 35, 252), "loads ahead")
+
+
 def test_odd_sizes_and_other_tiles_equal_the_reference(bench, rng) -> None:
     check(bench, rng, "F16", Layout.ROW, (17, 35, 100), "one team")
 
@@ -171,7 +174,11 @@ def test_sums_of_subgroups_that_share_inputs_are_added(bench, rng, dtype, layout
 
 
 @pytest.mark.parametrize(
-    ("layout", "tile"), [(Layout.ROW, "inputs split"), (Layout.COLUMN, "four teams")]
+    ("layout", "tile"),
+    [
+        (Layout.ROW, "inputs split"),
+        (Layout.COLUMN, "four teams"),
+    ],
 )
 def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> None:
     rows, k, sizes = (
@@ -187,7 +194,7 @@ def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> N
         ctx,
         [weight for weight, _ in pairs],
         target,
-        y,
+        [y],
         bias=bench.upload(bias),
         tile=TILES[tile],
         room=room(bench),
@@ -197,6 +204,31 @@ def test_matrices_of_several_types_share_a_launch(bench, rng, layout, tile) -> N
     bench.run([*half_rows(ctx, bench.upload(x), target, label="t"), *products], rows)
     expected = x.astype(np.float64) @ np.concatenate([values for _, values in pairs]).T + bias
     assert relative_error(bench.download(y, rows, n), expected) < 1e-3
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_matrices_that_share_a_launch_have_outputs_of_their_own(bench, rng, biased) -> None:
+    rows, most, k, sizes = 18, 20, 256, {"Q4_K": 40, "F16": 35}
+    pairs = [stored_matrix(bench, rng, dtype, Layout.ROW, (n, k)) for dtype, n in sizes.items()]
+    x, bias = normal(rng, most, k), normal(rng, sum(sizes.values())) * np.float32(biased)
+    ctx, target = stating_matrices(bench, rows, most), buffers(bench, most, k)
+    ys = [bench.poisoned(most, n) for n in sizes.values()]
+    (product,) = matmul_subgroup(
+        ctx,
+        [weight for weight, _ in pairs],
+        target,
+        ys,
+        bias=bench.upload(bias) if biased else None,
+        tile=TILES["four teams"],
+        room=room(bench),
+        label="t",
+    )
+    bench.run([*half_rows(ctx, bench.upload(x), target, label="t"), product], rows)
+    for y, (weight, values), first in zip(ys, pairs, (0, 40), strict=True):
+        got = bench.download(y, most, weight.n)
+        expected = x[:rows].astype(np.float64) @ values.T + bias[first : first + weight.n]
+        assert relative_error(got[:rows], expected) < 1e-3
+        assert np.isnan(got[rows:]).all()
 
 
 @pytest.mark.parametrize(("tile", "n"), [("four teams", 70), ("inputs split", 72)])
@@ -211,7 +243,7 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, t
             ctx,
             [weight],
             target,
-            y,
+            [y],
             bias=bench.upload(bias),
             accumulate=True,
             tile=TILES[tile],
@@ -229,9 +261,9 @@ def test_bias_and_residual_are_added_and_rows_beyond_the_step_stay(bench, rng, t
 @pytest.mark.parametrize(
     ("case", "tile"),
     [
-        ((16, 2048, 2048), (16, 32, 256)),
-        ((32, 2048, 2048), (32, 32, 256)),
-        ((32, 2048, 2112), (64, 64, 64)),  # steps of 256 or 128 do not divide the inputs
+        ((16, 2048, 2048), (16, 32, 128)),
+        ((32, 2048, 2048), (32, 32, 128)),
+        ((32, 2048, 2112), (64, 64, 64)),  # steps of 128 do not divide the inputs
         ((128, 2048, 2048), (64, 32, 128)),
         ((128, 8192, 2048), (64, 64, 64)),
         ((512, 2048, 2048), (64, 64, 64)),
@@ -245,6 +277,41 @@ def test_small_tiles_are_for_few_rows_and_few_outputs(case, tile) -> None:
     weight = allocate_weight(arena, DTYPES["F16"], Layout.ROW, (n, k), "w")
     chosen = choose_tile(ctx, [weight])
     assert (chosen.rows, chosen.outputs, chosen.step) == tile
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "adds", "tile"),
+    [
+        (16384, 2048, False, (1, 2)),
+        (2048, 2048, True, (4, 2)),
+        (2048, 1536, True, (4, 1)),  # three steps a split
+        (2048, 2304, True, (1, 2)),  # four splits do not divide the inputs
+    ],
+)
+def test_few_rows_of_blocks_are_split_and_loaded_ahead_where_that_divides_the_inputs(
+    n, k, adds, tile
+) -> None:
+    arena = DryRunArena(WITH_MATRICES)
+    ctx = OpContext(State.create(arena, 32, ring=4), 32, WITH_MATRICES)
+    weight = allocate_weight(arena, DTYPES["Q4_K"], Layout.ROW, (n, k), "w")
+    chosen = choose_tile(ctx, [weight], adds=adds)
+    assert (chosen.splits, chosen.ahead) == tile
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "n", "step"),
+    [
+        ("Q4_K", Layout.ROW, 14336, 32),
+        ("Q4_K", Layout.ROW, 4096, 64),  # a tile for each multiprocessor
+        ("Q4_K", Layout.COLUMN, 14336, 64),
+        ("F16", Layout.ROW, 14336, 64),
+    ],
+)
+def test_steps_are_short_where_each_multiprocessor_has_two_tiles(dtype, layout, n, step) -> None:
+    arena, rows = DryRunArena(WITH_MATRICES), 512
+    ctx = OpContext(State.create(arena, rows, ring=4), rows, WITH_MATRICES)
+    chosen = choose_tile(ctx, [allocate_weight(arena, DTYPES[dtype], layout, (n, 4096), "w")])
+    assert (chosen.rows, chosen.outputs, chosen.step) == (128, 128, step)
 
 
 @pytest.mark.parametrize(
@@ -287,14 +354,19 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     weight = allocate_weight(arena, DTYPES[dtype], layout, (n, k), "w")
     x, out = HalfRows(y, factors, rows, k), arena.empty("y", 8 * rows * n)
     room = partial(arena.empty, "sums")
-    (phase,) = matmul_subgroup(ctx, [weight], x, out, room=room, label="t")
+    (phase,) = matmul_subgroup(ctx, [weight], x, [out], room=room, label="t")
     small = TILES["inputs split"]
-    few, *_ = matmul_subgroup(ctx, [weight], x, out, tile=small, room=room, label="t")
+    few, *_ = matmul_subgroup(ctx, [weight], x, [out], tile=small, room=room, label="t")
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(few).kernel.source, WgslCompiler.TINT)
     )
+    ahead = TILES["loads ahead"]
+    (further,) = matmul_subgroup(ctx, [weight], x, [out], tile=ahead, room=room, label="t")
+    compiler.create_shader_module(
+        code=for_compiler(as_dispatch(further).kernel.source, WgslCompiler.TINT)
+    )
     other = allocate_weight(arena, DTYPES["Q4_K"], layout, (n, k), "other")
-    joined, *_ = matmul_subgroup(ctx, [weight, other], x, out, tile=small, room=room, label="t")
+    joined, *_ = matmul_subgroup(ctx, [weight, other], x, [out], tile=small, room=room, label="t")
     compiler.create_shader_module(
         code=for_compiler(as_dispatch(joined).kernel.source, WgslCompiler.TINT)
     )
@@ -302,4 +374,6 @@ def test_tint_accepts_the_product_on_matrices(dtype, layout) -> None:
     assert "subgroupMatrixMultiplyAccumulate" in source
     compiler.create_shader_module(code=source)
     with pytest.raises(Exception, match="subgroupMatrixStore"):
-        compiler.create_shader_module(code=source.replace("row_major>(&results", "(&results"))
+        compiler.create_shader_module(
+            code=source.replace("row_major>(&tile_w, team", "(&tile_w, team")
+        )
