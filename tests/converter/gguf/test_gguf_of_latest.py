@@ -67,7 +67,16 @@ def test_models_that_llama_cpp_has_as_llama_survive_a_round_trip(kind, tmp_path,
     assert_same_packages(tmp_path / "again", tmp_path / "a", ROUNDED)
 
 
-@pytest.mark.parametrize("kind", ["flex_olmo", "helium", "opt", "vaultgemma"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "helium",
+        *(
+            pytest.param(kind, marks=pytest.mark.thorough)
+            for kind in ("flex_olmo", "opt", "vaultgemma")
+        ),
+    ],
+)
 def test_models_that_llama_cpp_does_not_have_are_refused_by_name(kind, tmp_path, rng):
     convert(saved(kind, tmp_path / "model", rng), tmp_path / "a", quantize="f16")
     with pytest.raises(ConversionError, match=f"llama.cpp has no architecture for {kind}"):
