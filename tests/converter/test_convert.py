@@ -105,6 +105,7 @@ def test_every_combination_stores_the_source_as_the_codecs_encode_it(
             assert report.relative_rmse == pytest.approx(rmse, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("k_tail", ["ggml", "auto"])
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_rows_with_a_partial_block_may_get_other_types(tmp_path, rng, k_tail, layout):

@@ -19,7 +19,7 @@ from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, RdrrError, SourceError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_checkpoint, write_tokenizer
-from support.gguf_files import LIKE_LLAMA_CPP, write_gguf
+from support.gguf_files import ALIKE, LIKE_LLAMA_CPP, write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 from support.tiny_models import MORE_MODELS, TINY_MODELS, covering
 
@@ -47,7 +47,9 @@ def payloads(folder):
 
 @pytest.mark.parametrize("tiny", covering(TINY_MODELS + MORE_MODELS, USUAL))
 def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
-    settings = SMALL | LIKE_LLAMA_CPP.get(tiny.model_type, {})
+    settings = (LAYER if tiny.model_type in ALIKE else SMALL) | LIKE_LLAMA_CPP.get(
+        tiny.model_type, {}
+    )
     checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **settings)
     gguf = write_gguf(checkpoint, tmp_path / "model.gguf")
     convert(checkpoint, tmp_path / "a")
