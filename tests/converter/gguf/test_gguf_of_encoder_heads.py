@@ -43,6 +43,7 @@ FIRST, SECOND = (
     [pytest.param(*HEADS[at], marks=() if at in usual else pytest.mark.thorough) for at in range(4)]
     for usual in ((0, 3), (1, 2))
 )
+"""Each has two of them by day."""
 
 
 def saved(kind, folder, rng, labels, task="ForSequenceClassification", **options):

@@ -27,7 +27,8 @@ USUAL = {tiny.name for tiny in MODELS} - {"falcon-320", "stablelm-384"}
 
 
 def saved(tiny, folder, rng):
-    model = make_model(tiny, rng, num_hidden_layers=1)
+    layers = 2 if "sliding_window_pattern" in dict(tiny.options) else 1
+    model = make_model(tiny, rng, num_hidden_layers=layers)
     return save_checkpoint(model, folder, dtype="float32")
 
 

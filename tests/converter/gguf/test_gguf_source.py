@@ -216,7 +216,7 @@ def test_metadata_that_cannot_be_used_is_named(tmp_path, llama, metadata, error,
     with pytest.raises(error, match=message):
         convert(gguf, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    good = {"llama.feed_forward_length": [512]}
+    good = {"llama.feed_forward_length": [512, 512]}
     convert(write_gguf(llama, gguf, metadata=good), tmp_path / "out", dry_run=True)
 
 
