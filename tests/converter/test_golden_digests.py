@@ -24,7 +24,29 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return write_checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+NIGHTLY = {
+    "gemma3 k_tail=ggml",
+    "gemma3 k_tail=pad",
+    "llama compress=zstd:19",
+    "llama imatrix=sensitivity bits_per_weight=7 transpose_weights=True",
+    "llama q4k_layout=row fuse_gate_up=False",
+    "llama quantize=q4_k_s",
+    "llama quantize=q5_k_s",
+    "llama-192 k_tail=ggml transpose_weights=True",
+    "llama-192 k_tail=pad transpose_weights=True",
+    "small-llama",
+    "small-llama transpose_weights=True fuse_gate_up=True",
+}
+"""Cases whose options other cases have, in other combinations or with other models."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=pytest.mark.thorough if case.name in NIGHTLY else ())
+        for case in CASES
+    ],
+)
 def test_a_package_has_its_recorded_digest(tmp_path, checkpoints, case):
     digest = convert_case(case, checkpoints[case.checkpoint], tmp_path / "made")
     assert digest == recorded_digests()[case.name], CHANGED_ON_PURPOSE

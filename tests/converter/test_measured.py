@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import rdrr
@@ -19,6 +20,8 @@ from rdrr_manifests.package import open_package
 from support.commands import EXAMPLE, ROOT, error_line
 from support.commands import rdrr as run
 from support.encoders import make_encoder, save_encoder
+from support.safetensor_files import llama_tensors, write_llama
+from support.seeds import generator_of
 
 HELD_OUT = ROOT / "tests/data/text/heldout.txt"
 CARD = parse_hub("hf://someone/model")
@@ -26,26 +29,40 @@ CARD = parse_hub("hf://someone/model")
 
 @pytest.fixture(autouse=True)
 def few_tokens(monkeypatch):
-    monkeypatch.setattr("rdrr._measurement.TOKENS", 512)
-    monkeypatch.setattr("rdrr._convert.TOKENS", 512)
+    monkeypatch.setattr("rdrr._measurement.TOKENS", 128)
+    monkeypatch.setattr("rdrr._measurement.WINDOW", 64)
+    monkeypatch.setattr("rdrr._convert.TOKENS", 128)
 
 
-def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_path):
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", measure=HELD_OUT, quality="best")
-    rdrr.convert(EXAMPLE, tmp_path / "usual")
-    rdrr.convert(EXAMPLE, tmp_path / "plain", quantize="f32")
+@pytest.fixture(scope="module")
+def talker(request, tmp_path_factory):
+    """A small random model with the tokenizer and the chat template of the example."""
+    sizes = {"vocab_size": 8192, "hidden_size": 64, "intermediate_size": 128}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    folder = tmp_path_factory.mktemp("talker") / "small"
+    write_llama(folder, llama_tensors(generator_of(request), **sizes), **sizes)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(EXAMPLE / name, folder)
+    return folder
+
+
+def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_path, talker):
+    options = {"tensor_types": {"up_proj": "Q6_K"}}
+    result = rdrr.convert(talker, tmp_path / "out", measure=HELD_OUT, **options)
+    rdrr.convert(talker, tmp_path / "usual")
+    rdrr.convert(talker, tmp_path / "plain", quantize="f32")
     report = read_report(tmp_path / "out")
     measured = report.measured
     assert measured == result.measured
     with rdrr.load(tmp_path / "plain", backend="cpu") as base:
-        ids = spread(base.encode(HELD_OUT.read_text(encoding="utf-8")), 512, 256)
-        ids = in_conversations(base, ids[:256]) + in_conversations(base, ids[256:])
+        ids = spread(base.encode(HELD_OUT.read_text(encoding="utf-8")), 128, 64)
+        ids = in_conversations(base, ids[:64]) + in_conversations(base, ids[64:])
         for name, figures in (("out", measured.package), ("usual", measured.usual)):
             with rdrr.load(tmp_path / name, backend="cpu") as model:
-                expected = compare(model, base, ids, window=256)
+                expected = compare(model, base, ids, window=64)
             assert figures.mean == pytest.approx(expected.mean_divergence, rel=1e-3)
             assert figures.standard_error == pytest.approx(expected.divergence_error, rel=1e-3)
-    assert (measured.tokens, measured.is_chat) == (510, True)
+    assert (measured.tokens, measured.is_chat) == (126, True)
     sizes = [open_package(tmp_path / name).manifest.total_size for name in ("out", "usual")]
     assert [measured.package.bytes, measured.usual.bytes] == sizes
     said = f"{measured.package.mean:.4g} ± {measured.package.standard_error:.2g} nats"
@@ -61,13 +78,13 @@ def test_report_page_and_card_state_the_divergence_that_compare_measures(tmp_pat
 def in_conversations(model, ids):
     """The first quarter of a window as a user says it, and the rest as the answer."""
     start, answer = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-    prompt = model.encode_as_is(start + model.decode(ids[:64]) + answer)
-    return (prompt + ids[64:])[:256]
+    prompt = model.encode_as_is(start + model.decode(ids[:16]) + answer)
+    return (prompt + ids[16:])[:64]
 
 
-def test_a_text_stays_as_it_is_without_a_template_that_takes_it(tmp_path):
+def test_a_text_stays_as_it_is_without_a_template_that_takes_it(tmp_path, talker):
     windows = [[5, 6, 7, 8] * 16, [9, 10, 11, 12] * 16]
-    rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32")
+    rdrr.convert(talker, tmp_path / "out", quantize="f32")
     settings = tmp_path / "out/tokenizer_config.json"
     stated = json.loads(settings.read_text(encoding="utf-8"))
     templates = {
@@ -85,10 +102,10 @@ def test_a_text_stays_as_it_is_without_a_template_that_takes_it(tmp_path):
     assert lengths == {"usual": [64, 64], "refuses": None, "long": None, "absent": None}
 
 
-def test_a_measured_package_differs_in_its_report_only(tmp_path):
-    done = run("convert", EXAMPLE, tmp_path / "a", "--measure", HELD_OUT, "--json")
+def test_a_measured_package_differs_in_its_report_only(tmp_path, talker):
+    done = run("convert", talker, tmp_path / "a", "--measure", HELD_OUT, "--json")
     assert done.code == 0, done.err
-    rdrr.convert(EXAMPLE, tmp_path / "b")
+    rdrr.convert(talker, tmp_path / "b")
     for file in (tmp_path / "b").iterdir():
         if file.name != "conversion-report.json":
             assert (tmp_path / "a" / file.name).read_bytes() == file.read_bytes()
@@ -139,9 +156,9 @@ def test_each_line_of_a_file_is_a_text_whose_embedding_is_compared(rng, tmp_path
         rdrr.convert(tmp_path / "source", tmp_path / "none", measure=tmp_path / "none.txt")
 
 
-def test_a_source_without_loss_has_no_divergence(tmp_path):
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", quantize="f32", measure="sentences")
-    assert result.measured.tokens > 500
+def test_a_source_without_loss_has_no_divergence(tmp_path, talker):
+    result = rdrr.convert(talker, tmp_path / "out", quantize="f32", measure="sentences")
+    assert result.measured.tokens > 100
     assert result.measured.package.mean < 1e-6
     assert result.measured.package.same_top == 1
 

@@ -72,6 +72,8 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
 }
 """Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
+ALIKE = ("llama", "ministral3", "mixtral", "olmo", "phimoe")
+"""Types of models whose layers differ in nothing, so that one shows the same as two."""
 GEMMAS = ("gemma2", "gemma3")
 WITH_POST_NORMS = (*GEMMAS, "seed_oss", "gpt-oss", "olmo2", "exaone4")
 INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3", "olmo", "arcee")

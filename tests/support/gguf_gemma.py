@@ -23,8 +23,8 @@ LIKE_FILES: dict[str, dict[str, Any]] = {
 """llama.cpp pads the table of the layers to the vocabulary, and knows one rank of LAuReL."""
 
 
-def _gemma3n_of(layers: int) -> dict[str, Any]:
-    """Return a Gemma 3n as llama.cpp assumes it, the layers after the 20th with shared keys."""
+def gemma3n_of(layers: int, with_keys: int = 20) -> dict[str, Any]:
+    """Return a Gemma 3n as llama.cpp assumes it, layers after the 20th with shared keys."""
     sparse = min(10, layers)
     return {
         **LIKE_FILES["gemma3n_text"],
@@ -38,13 +38,12 @@ def _gemma3n_of(layers: int) -> dict[str, Any]:
             "full_attention" if layer % 5 == 4 else "sliding_attention" for layer in range(layers)
         ],
         "num_hidden_layers": layers,
-        "num_kv_shared_layers": max(0, layers - 20),
+        "num_kv_shared_layers": max(0, layers - with_keys),
     }
 
 
-LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {"gemma3n_text": _gemma3n_of(5)}
+LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {"gemma3n_text": gemma3n_of(5)}
 """Values that llama.cpp fixes for an architecture, without metadata keys."""
-WITH_SHARED_KEYS = _gemma3n_of(22)
 
 
 def write_gemma_gguf(checkpoint: Path, path: Path, config: Any) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,14 +65,25 @@ def theirs(config: Mapping[str, Any]) -> Any:
         return kind.from_config(their_config(config))
 
 
+@pytest.fixture(scope="module")
+def published():
+    """Return a function that returns a model in transformers, and here, from its name."""
+
+    @cache
+    def read(name):
+        model = theirs(PUBLISHED[name])
+        return model, read_published(PUBLISHED[name], model)
+
+    return read
+
+
 def test_only_configurations_that_are_here_are_said_to_be_compared():
     assert set(COMPARED) <= {*PUBLISHED, *HYBRIDS}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
-    model = theirs(PUBLISHED[name])
-    ours = read_published(PUBLISHED[name], model)
+def test_every_tensor_of_a_published_model_has_the_expected_shape(name, published):
+    model, ours = published(name)
     tower = ours.tower.block
     uses = (*graph_of(ours).weights(), *(vision_graph(tower).weights() if tower else ()))
     shapes = {use.name: use.shape for use in uses}
@@ -81,14 +93,14 @@ def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
 
 
 @pytest.mark.parametrize("name", WITH_ROPE)
-def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
+def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name, published):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan
 
     stretched = hunyuan.HunYuanDenseV1RotaryEmbedding.compute_ntk_alpha_rope_parameters
 
     config = PUBLISHED[name]
-    graph = graph_of(read_published(config, theirs(config)))
+    graph = graph_of(published(name)[1])
     whole = their_config(config).get_text_config()
     stated = whole.rope_parameters
     layers = stated if "full_attention" in stated else {None: stated}
@@ -121,9 +133,9 @@ def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
             assert attention_factor(spec, context) == pytest.approx(factor)
 
 
-def test_the_peculiarities_of_published_models_are_in_their_graphs():
+def test_the_peculiarities_of_published_models_are_in_their_graphs(published):
     def graph(name: str) -> Graph:
-        return graph_of(read_published(PUBLISHED[name], theirs(PUBLISHED[name])))
+        return graph_of(published(name)[1])
 
     def attention(name: str) -> list[Attention]:
         return [op for op in graph(name).ops if isinstance(op, Attention)]

@@ -26,6 +26,7 @@ def decoded(stored, dtype, layout):
     return torch.from_numpy(decode_tensor(stored.reshape(-1), dtype, (N, K), layout))
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 @pytest.mark.parametrize("name", TYPES)
 def test_products_with_other_inputs_of_the_kind_have_less_error(name, layout, rng):

@@ -19,8 +19,11 @@ from support.safetensor_files import llama_tensors, write_llama
 SHARD = 2**16
 
 
+SIZES = {"num_hidden_layers": 1, "head_dim": 32, "intermediate_size": 256}
+
+
 def written(folder, rng):
-    return write_llama(folder, llama_tensors(rng, num_hidden_layers=1), num_hidden_layers=1)
+    return write_llama(folder, llama_tensors(rng, **SIZES), **SIZES)
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def test_every_layout_has_the_same_bytes_with_torch(folder, tmp_path, options):
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_rows_with_a_partial_block_are_padded(tmp_path, rng, dtype):
-    sizes = {"hidden_size": 192, "intermediate_size": 320}
+    sizes = {"num_hidden_layers": 1, "hidden_size": 192, "intermediate_size": 320}
     tensors = llama_tensors(rng, dtype=dtype, **sizes)
     folder = write_llama(tmp_path / "source", tensors, **sizes)
     convert(folder, tmp_path / "cpu")

@@ -12,7 +12,12 @@ from support.safetensor_files import llama_tensors, write_llama
 @pytest.fixture
 def source(tmp_path, rng):
     # With K of 192, a quarter of the last block of every row is padding.
-    sizes = {"hidden_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "num_hidden_layers": 1,
+        "hidden_size": 192,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     return write_llama(tmp_path / "source", llama_tensors(rng, **sizes), **sizes)
 
 

@@ -19,6 +19,7 @@ STORED = {
     "columns and fused": {"transpose_weights": True, "fuse_gate_up": True},
 }
 NORM = "model.norm.weight"
+LAYER = {"num_hidden_layers": 1}
 
 
 def stored_values(folder):
@@ -31,7 +32,9 @@ def stored_values(folder):
 
 
 def package_of(tmp_path, tensors, *, config=None, **options):
-    folder = write_llama(tmp_path / "source", tensors, **(config or {}))
+    layers = sum(name.endswith("input_layernorm.weight") for name in tensors)
+    stated = {"num_hidden_layers": layers, **(config or {})}
+    folder = write_llama(tmp_path / "source", tensors, **stated)
     convert(folder, tmp_path / "package", **options)
     return folder, tmp_path / "package"
 
@@ -42,13 +45,14 @@ def edit(package, change):
     (package / "manifest.json").write_text(json.dumps(data), encoding="utf-8")
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("storage", STORED)
 @pytest.mark.parametrize(
     ("dtype", "quantize", "requested"),
     [("F32", "f32", None), ("F16", "f16", None), ("F16", "f32", "f16"), ("BF16", "f32", "bf16")],
 )
 def test_a_round_trip_changes_no_value(tmp_path, rng, dtype, quantize, requested, storage):
-    tensors = llama_tensors(rng, dtype)
+    tensors = llama_tensors(rng, dtype, **LAYER)
     source, package = package_of(tmp_path, tensors, quantize=quantize, **STORED[storage])
     result = export(package, tmp_path / "out", dtype=requested, lossless=True)
     assert stored_values(tmp_path / "out") == stored_values(source)
@@ -66,7 +70,9 @@ def test_a_round_trip_changes_no_value(tmp_path, rng, dtype, quantize, requested
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, layout):
-    source, package = package_of(tmp_path, llama_tensors(rng), q4k_layout=layout, fuse_gate_up=True)
+    source, package = package_of(
+        tmp_path, llama_tensors(rng, **LAYER), q4k_layout=layout, fuse_gate_up=True
+    )
     export(package, tmp_path / "exact", lossless=True)
     rounded = export(package, tmp_path / "half")
     assert {tensor.dtype for tensor in rounded.tensors} == {"F16"}
@@ -74,7 +80,7 @@ def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, l
     exact, half = (open_source(tmp_path / name).tensors for name in ("exact", "half"))
     assert set(exact) == set(open_source(source).tensors)
     with open_package(package) as opened:
-        name = "model.layers.1.self_attn.v_proj.weight"
+        name = "model.layers.0.self_attn.v_proj.weight"
         values = opened.dequantize(name)
         np.testing.assert_array_equal(exact[name].read(), values)
         np.testing.assert_array_equal(half[name].read(), values.astype(np.float16))
@@ -87,7 +93,7 @@ def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, l
 
 
 def test_lossless_refuses_an_export_that_changes_a_value(tmp_path, rng):
-    tensors = llama_tensors(rng, "F32")
+    tensors = llama_tensors(rng, "F32", **LAYER)
     _, package = package_of(tmp_path, tensors, quantize="f32")
     with pytest.raises(ConversionError, match="F16 cannot hold every value"):
         export(package, tmp_path / "out", dtype="f16", lossless=True)
@@ -96,7 +102,7 @@ def test_lossless_refuses_an_export_that_changes_a_value(tmp_path, rng):
 
 
 def test_a_value_that_a_type_cannot_hold_is_refused_by_name(tmp_path, rng):
-    tensors = llama_tensors(rng, "F32")
+    tensors = llama_tensors(rng, "F32", **LAYER)
     tensors[NORM][3] = 70_000.0
     _, package = package_of(tmp_path, tensors, quantize="f32")
     with pytest.raises(ConversionError, match=r"model\.norm\.weight.*does not fit F16.*70000"):
@@ -106,8 +112,8 @@ def test_a_value_that_a_type_cannot_hold_is_refused_by_name(tmp_path, rng):
 
 
 def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
-    source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
-    export(package, tmp_path / "out", shard_size=1 << 20)
+    source, package = package_of(tmp_path, llama_tensors(rng, "F16", **LAYER), quantize="f16")
+    export(package, tmp_path / "out", shard_size=1 << 19)
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
@@ -123,7 +129,7 @@ def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
 
 
 def test_norms_are_exported_with_or_without_the_added_1_of_their_architecture(tmp_path, rng):
-    tensors = llama_tensors(rng, "F32")
+    tensors = llama_tensors(rng, "F32", **LAYER)
     _, package = package_of(tmp_path, tensors, quantize="f32")
     edit(package, lambda data: data["inference"]["normalization"].update(rmsNormWeightOffset=True))
     export(package, tmp_path / "out")
@@ -133,6 +139,7 @@ def test_norms_are_exported_with_or_without_the_added_1_of_their_architecture(tm
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_package_of_another_writer_needs_no_architecture_name(tmp_path, rng, known):
+    # GLM 4.5 with its first layer alone, which is dense, is a Llama too.
     source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
     prefix = "language_model.model."
 
@@ -155,7 +162,7 @@ def test_a_package_of_another_writer_needs_no_architecture_name(tmp_path, rng, k
 
 
 def test_a_configuration_that_cannot_describe_the_model_is_refused(tmp_path, rng):
-    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    _, package = package_of(tmp_path, llama_tensors(rng, **LAYER), quantize="f16")
     edit(package, lambda data: data["inference"]["output"].update(scaleEmbeddings=True))
     with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot describe this"):
         export(package, tmp_path / "out")
@@ -195,10 +202,13 @@ def test_a_configuration_that_cannot_describe_the_model_is_refused(tmp_path, rng
     ],
     ids=["linear", "llama3", "yarn"],
 )
+@pytest.mark.cover
 @pytest.mark.parametrize("to", ["safetensors", "gguf"])
 def test_rope_scaling_survives_a_round_trip(tmp_path, rng, rope, to):
     config = {"rope_theta": 500000.0, **rope}
-    folder, package = package_of(tmp_path, llama_tensors(rng), config=config, quantize="f16")
+    folder, package = package_of(
+        tmp_path, llama_tensors(rng, **LAYER), config=config, quantize="f16"
+    )
     write_tokenizer(folder)
     out = tmp_path / ("out.gguf" if to == "gguf" else "out")
     export(package, out, to=to)
@@ -211,9 +221,9 @@ def test_rope_scaling_survives_a_round_trip(tmp_path, rng, rope, to):
 WIDTHS = {"q": 256, "k": 128, "v": 128, "o": 256}
 
 
-def with_biases(rng, parts, layers=range(2)):
-    """Return the tensors of a Llama with biases on some projections of some layers."""
-    tensors = llama_tensors(rng, "F32")
+def with_biases(rng, parts, layers=(0,), count=1):
+    """Return the tensors of a Llama with biases on some projections of some of its layers."""
+    tensors = llama_tensors(rng, "F32", num_hidden_layers=count)
     for layer in layers:
         for part in parts:
             name = f"model.layers.{layer}.self_attn.{part}_proj.bias"
@@ -241,7 +251,10 @@ def test_biases_and_tied_heads_survive_a_round_trip(tmp_path, rng):
 SEED = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "head_dim": 64}
 
 
-@pytest.mark.parametrize("parts", ["qkv", "o", "qkvo", ""])
+@pytest.mark.parametrize(
+    "parts",
+    ["qkv", "o", *(pytest.param(parts, marks=pytest.mark.thorough) for parts in ("qkvo", ""))],
+)
 def test_the_configuration_states_which_projections_have_biases(tmp_path, rng, parts):
     stated = {"attention_bias": "q" in parts, "attention_out_bias": "o" in parts}
     tensors = with_biases(rng, parts)
@@ -275,11 +288,12 @@ def test_the_configuration_states_which_projections_have_biases(tmp_path, rng, p
         ("mistral", "qkvo", (0, 1), r"unexpected tensors"),
     ],
 )
+@pytest.mark.cover
 @pytest.mark.parametrize("to", ["safetensors", "gguf"])
 def test_biases_that_no_configuration_can_express_are_refused(
     tmp_path, rng, arch, parts, layers, message, to
 ):
-    source, package = package_of(tmp_path, with_biases(rng, parts, layers), quantize="f32")
+    source, package = package_of(tmp_path, with_biases(rng, parts, layers, 2), quantize="f32")
     write_tokenizer(source)
     with pytest.raises(ConversionError, match=message):
         export(package, tmp_path / "out", arch=arch, to=to)
@@ -290,13 +304,13 @@ def test_biases_that_no_configuration_can_express_are_refused(
     ("parts", "found"), [("qkvo", "llama"), ("qkv", "qwen2"), ("o", "seed_oss")]
 )
 def test_the_first_architecture_that_can_express_the_biases_is_used(tmp_path, rng, parts, found):
-    source, package = package_of(tmp_path, with_biases(rng, parts), quantize="f32")
+    source, package = package_of(tmp_path, with_biases(rng, parts, (0, 1), 2), quantize="f32")
     assert export(package, tmp_path / "out").architecture == found
     assert stored_values(tmp_path / "out") == stored_values(source)
 
 
 def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
-    _, package = package_of(tmp_path, llama_tensors(rng, "F32"), quantize="f32")
+    _, package = package_of(tmp_path, llama_tensors(rng, "F32", **LAYER), quantize="f32")
     plan = _export._plan_directory
     for change in (lambda found: found[1:], lambda found: [*found, found[0]]):
         monkeypatch.setattr(_export, "_plan_directory", lambda *given, do=change: do(plan(*given)))
@@ -308,7 +322,7 @@ def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
 
 
 def test_an_existing_destination_is_not_replaced(tmp_path, rng):
-    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    _, package = package_of(tmp_path, llama_tensors(rng, **LAYER), quantize="f16")
     for to, name in (("safetensors", "there"), ("gguf", "there.gguf")):
         target = tmp_path / name
         target.write_text("mine", encoding="utf-8")
@@ -323,7 +337,7 @@ def test_an_existing_destination_is_not_replaced(tmp_path, rng):
 
 
 def test_a_checkpoint_is_replaced_on_request_but_never_the_package_itself(tmp_path, rng):
-    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    _, package = package_of(tmp_path, llama_tensors(rng, **LAYER), quantize="f16")
     for name in ("folder", "file.gguf"):
         export(package, tmp_path / name)
         leftover = tmp_path / name / "leftover"
@@ -337,7 +351,7 @@ def test_a_checkpoint_is_replaced_on_request_but_never_the_package_itself(tmp_pa
 
 
 def test_the_ending_of_the_file_chooses_gguf_unless_the_kind_is_stated(tmp_path, rng):
-    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    _, package = package_of(tmp_path, llama_tensors(rng, **LAYER), quantize="f16")
     assert export(package, tmp_path / "out.GGUF").kind == "gguf"
     assert export(package, tmp_path / "out").kind == "safetensors"
     folder = export(package, tmp_path / "odd.gguf", to="safetensors", shard_size="1MiB")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
+from rdrr_converter.gguf.families import gemma4
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.package import open_package
@@ -15,8 +16,8 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import make_model, save_checkpoint
 from support.gguf_comparison import assert_same_packages
 from support.gguf_files import decoded_tensors
-from support.gguf_gemma import LIKE_FILES, WITH_SHARED_KEYS, write_gemma_gguf
-from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB
+from support.gguf_gemma import LIKE_FILES, gemma3n_of, write_gemma_gguf
+from support.tiny_models import GEMMA3N_MODELS, GEMMA4_MODELS, VOCAB, covering
 
 BLOCKS = ("attention", "ffn", "layerPattern", "normalization", "output", "rope")
 
@@ -74,7 +75,7 @@ def assert_written(folder, unread=frozenset()):
     assert_same_packages(folder / "again", folder / "theirs")
 
 
-@pytest.mark.parametrize("tiny", GEMMA4_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", covering(GEMMA4_MODELS, ["gemma4_text-384", "gemma4_text-320"]))
 def test_a_gguf_and_an_export_of_gemma_4_are_those_of_llama_cpp(tmp_path, rng, tiny):
     assert_read(tmp_path, tiny, rng, num_hidden_layers=2)
     assert_written(tmp_path)
@@ -84,18 +85,26 @@ def test_a_gguf_of_gemma_3n_gives_the_package_of_its_checkpoint(tmp_path, rng):
     assert_read(tmp_path, GEMMA3N_MODELS[0], rng, **LIKE_FILES["gemma3n_text"])
 
 
-def test_an_export_of_gemma_3n_has_the_keys_of_all_layers_since_llama_cpp_loads_them(tmp_path, rng):
-    model = make_model(GEMMA3N_MODELS[0], rng, **WITH_SHARED_KEYS)
+@pytest.mark.parametrize("with_keys", [5, pytest.param(20, marks=pytest.mark.thorough)])
+def test_an_export_of_gemma_3n_has_the_keys_of_all_layers_since_llama_cpp_loads_them(
+    tmp_path, rng, monkeypatch, with_keys
+):
+    assert gemma4._LAYERS_WITH_KEYS == 20, "llama.cpp's number, which makes a large model"
+    monkeypatch.setattr(gemma4, "_LAYERS_WITH_KEYS", with_keys)
+    layers = with_keys + 2
+    model = make_model(GEMMA3N_MODELS[0], rng, **gemma3n_of(layers, with_keys))
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     write_gemma_gguf(tmp_path / "source", tmp_path / "m.gguf", model.config)
     convert(tmp_path / "source", tmp_path / "theirs", quantize="f32")
     parts = ("attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
-    assert_written(tmp_path, {f"blk.{layer}.{part}" for layer in (20, 21) for part in parts})
+    assert_written(
+        tmp_path, {f"blk.{layer}.{part}" for layer in (layers - 2, layers - 1) for part in parts}
+    )
 
 
 def test_tokens_without_a_row_in_the_table_get_copies_of_the_first_row(tmp_path, rng):
     tiny = GEMMA4_MODELS[1]
-    model = make_model(tiny, rng, vocab_size_per_layer_input=VOCAB - 9)
+    model = make_model(tiny, rng, num_hidden_layers=2, vocab_size_per_layer_input=VOCAB - 9)
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     convert(tmp_path / "source", tmp_path / "package", quantize="q8_0")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)

@@ -25,6 +25,7 @@ from support.gguf_encoders import NAMES, XLM_ROBERTA, write_encoder_gguf
 from support.gguf_entries import rewritten
 from support.gguf_older import payloads
 from support.gguf_unigram import write_unigram
+from support.seeds import generator_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 TEXTS = ["a", "The quick (brown) fox", "best of times " * 4]
@@ -38,6 +39,11 @@ OPTIONS = {
 }
 # llama.cpp has no place for the first layer of Jina BERT's head, whose only layer has one row.
 HEADS = [("bert", 1), ("bert", 3), ("modernbert", 1), ("modernbert", 3)]
+FIRST, SECOND = (
+    [pytest.param(*HEADS[at], marks=() if at in usual else pytest.mark.thorough) for at in range(4)]
+    for usual in ((0, 3), (1, 2))
+)
+"""Each has two of them by day."""
 
 
 def saved(kind, folder, rng, labels, task="ForSequenceClassification", **options):
@@ -102,7 +108,7 @@ def first_states(model, package):
     return torch.stack([outputs_of(body, row).last_hidden_state[0, 0] for row in ids])
 
 
-@pytest.mark.parametrize(("kind", "labels"), HEADS)
+@pytest.mark.parametrize(("kind", "labels"), FIRST)
 def test_a_gguf_gives_the_package_of_its_checkpoint(kind, labels, rng, tmp_path):
     _, gguf = written(kind, tmp_path, rng, labels, has_pooler=True)
     convert(tmp_path / "model", tmp_path / "a", quantize="f32")
@@ -115,7 +121,7 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(kind, labels, rng, tmp_path)
             assert np.array_equal(ours.dequantize(name), theirs.dequantize(name)), name
 
 
-@pytest.mark.parametrize(("kind", "labels"), HEADS)
+@pytest.mark.parametrize(("kind", "labels"), SECOND)
 def test_an_export_has_the_head_of_llama_cpp(kind, labels, rng, tmp_path):
     _, theirs = written(kind, tmp_path, rng, labels, has_pooler=True)
     convert(tmp_path / "model", tmp_path / "package", quantize="f32")
@@ -158,7 +164,7 @@ def test_a_jina_bert_has_a_hyperbolic_tangent_after_its_only_layer(rng, tmp_path
     assert payloads(tmp_path / "out.gguf") == payloads(file)
 
 
-@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("labels", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_an_xlm_roberta_is_written_as_bert_and_comes_back(labels, rng, tmp_path):
     """bge-reranker is one: its positions begin after the padding's, and pairs have no types."""
     options = {"vocab_size": 500, "type_vocab_size": 1, "pad_token_id": 3}
@@ -235,10 +241,17 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def sound(request, tmp_path_factory):
+    """A file of a BERT with three labels, which is read."""
+    folder = tmp_path_factory.mktemp("sound")
+    _, path = written("bert", folder, generator_of(request), 3, has_pooler=True)
+    convert(path, folder / "package", dry_run=True)
+    return path
+
+
 @pytest.mark.parametrize("case", DAMAGE)
-def test_a_head_that_is_damaged_is_refused(case, rng, tmp_path):
-    _, sound = written("bert", tmp_path, rng, 3, has_pooler=True)
-    convert(sound, tmp_path / "package", dry_run=True)
+def test_a_head_that_is_damaged_is_refused(case, sound, tmp_path):
     change, message = DAMAGE[case]
     with pytest.raises(SourceError, match=message) as error:
         convert(rewritten(sound, change, tmp_path / "b.gguf"), tmp_path / "b", dry_run=True)

@@ -38,7 +38,11 @@ def ids_of(package):
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling"), [*((kind, "mean") for kind in NAMES), ("bert", "cls")]
+    ("kind", "pooling"),
+    [
+        *((kind, "mean") for kind in NAMES),
+        pytest.param("bert", "cls", marks=pytest.mark.thorough),  # see test_embeddings.py
+    ],
 )
 def test_a_gguf_gives_the_package_of_its_checkpoint(kind, pooling, rng, tmp_path):
     checkpoint = saved(kind, tmp_path / "model", rng, pooling=pooling)

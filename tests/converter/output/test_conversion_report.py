@@ -16,6 +16,7 @@ from support.safetensor_files import from_stored, llama_tensors, to_stored, writ
 
 # With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
 ODD = {
+    "num_hidden_layers": 1,
     "hidden_size": 192,
     "intermediate_size": 320,
     "num_attention_heads": 4,
@@ -88,7 +89,7 @@ def test_a_lost_block_is_reported_although_the_tensor_hardly_changes(tmp_path, r
 
 
 def test_the_report_describes_every_tensor(tmp_path, rng):
-    name = "model.layers.1.mlp.down_proj.weight"
+    name = "model.layers.0.mlp.down_proj.weight"
     tensors = llama_tensors(rng, **ODD)
     values = from_stored(tensors[name]).copy()
     values[0, 0] = 1e7

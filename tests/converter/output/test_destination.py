@@ -24,7 +24,8 @@ from support.safetensor_files import llama_tensors, write_llama
 @pytest.fixture
 def folder(tmp_path, rng):
     (tmp_path / "packages").mkdir()
-    return write_llama(tmp_path / "source", llama_tensors(rng))
+    sizes = {"num_hidden_layers": 1}
+    return write_llama(tmp_path / "source", llama_tensors(rng, **sizes), **sizes)
 
 
 @pytest.fixture
@@ -143,6 +144,7 @@ def test_an_interruption_before_the_first_finished_shard_leaves_no_files(folder,
     assert listing(packages) == []
 
 
+@pytest.mark.thorough
 def test_a_killed_process_leaves_nothing_under_the_final_name(folder, packages):
     """After SIGKILL before the verification, only the hidden staging folder is left."""
     script = """

@@ -17,7 +17,8 @@ from support.safetensor_files import llama_tensors, write_llama
 
 @pytest.fixture
 def folder(tmp_path, rng):
-    return write_llama(tmp_path / "source", llama_tensors(rng))
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 256, "head_dim": 32}
+    return write_llama(tmp_path / "source", llama_tensors(rng, **sizes), **sizes)
 
 
 def starts(folder):
