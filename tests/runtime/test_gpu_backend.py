@@ -27,16 +27,13 @@ FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4
 
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
-    rng = generator_of(request)
+    """A model of one layer: no test here depends on the number of layers."""
     folder = tmp_path_factory.mktemp("backend")
-    return write_random_package(folder, llama_manifest(), rng)
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 @pytest.fixture(scope="module")
-def backend(request, device, tmp_path_factory) -> Iterator[GpuBackend]:
-    """Open a model of one layer: what a token costs, reads and writes depends on no other."""
-    folder = tmp_path_factory.mktemp("layer")
-    package = write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+def backend(device, package) -> Iterator[GpuBackend]:
     gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     yield gpu_backend
     gpu_backend.close()
@@ -139,7 +136,7 @@ class EveryThird:
         self.complete = not self.left
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.thorough), 1.0])
 def test_a_constraint_gives_the_same_ids_as_a_mask_on_the_device(backend, rng, temperature):
     ids = prompt(rng, 6)
     options = SamplingParams(temperature=temperature, seed=8)
@@ -220,16 +217,14 @@ def test_the_same_passes_give_the_same_bits(backend, rng):
     assert np.array_equal(once, again)
 
 
-def test_a_prompt_of_several_chunks_equals_torch(device, package, rng):
+def test_a_prompt_of_several_chunks_equals_torch(backend, package, rng):
     ids = prompt(rng, 300)
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     reference = scored(CpuBackend(package, context=CONTEXT), ids)
     assert relative_error(scored(backend, ids), reference) < EXACT
     assert relative_error(stepped(backend, ids, 298), reference[297:]) < EXACT
-    backend.close()
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16"])
+@pytest.mark.parametrize("kv_dtype", [pytest.param("f32", marks=pytest.mark.thorough), "f16"])
 def test_a_device_without_optional_features_computes_the_same(
     device, plain_device, package, rng, kv_dtype
 ):
@@ -244,14 +239,12 @@ def test_a_device_without_optional_features_computes_the_same(
     assert relative_error(*results) < {"f32": SAME, "f16": EXACT}[kv_dtype]
 
 
-def test_fusion_changes_the_dispatches_and_not_the_logits(device, package, rng):
+def test_fusion_changes_the_dispatches_and_not_the_logits(device, package, backend, rng):
     ids = prompt(rng, 20)
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     apart = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, fused=False)
     assert len(apart.info.decisions) > len(backend.info.decisions)
     assert relative_error(stepped(apart, ids, 16), stepped(backend, ids, 16)) < SAME
-    for opened in (apart, backend):
-        opened.close()
+    apart.close()
 
 
 def test_an_unknown_cache_type_is_wrong_usage_and_the_message_lists_the_known_ones(device, package):

@@ -96,7 +96,24 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+USUAL = {
+    "a layer without rope",
+    "layer norm, parallel",
+    "longrope",
+    "yarn with sections",
+    "softcaps and a window",
+}
+"""Variants that `make test` runs. It runs every op and every kernel of the others, too, and their
+models on the CPU."""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(variant, id=name, marks=() if name in USUAL else pytest.mark.thorough)
+        for name, variant in VARIANTS.items()
+    ],
+)
 def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
     manifest = llama_manifest("Q8_0", head_dim=variant.head_dim)
     package = write_random_package(tmp_path / "package", manifest, rng)

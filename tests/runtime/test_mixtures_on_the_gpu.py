@@ -104,6 +104,7 @@ def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     backend.close()
 
 
+@pytest.mark.thorough  # the kernels of experts run without them, too
 def test_a_device_without_optional_features_gives_the_same_logits(plain_device, tmp_path, rng):
     package = package_of(tmp_path, rng, moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=plain_device)

@@ -409,11 +409,12 @@ def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_p
         text(rng.integers(0, VOCAB, size).tolist(), 9, way)
         for size, way in zip((3, 40, 1), ways, strict=True)
     ]
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    # The context of test_batch.py, so that kernels are compiled once.
+    backend = GpuBackend(package, context=96, kv_dtype="f32", device=device)
     try:
         engine = Engine(backend, [END], VOCAB)
         expected = [next_ids(engine, each) for each in texts]
-        batch, copied = backend.batch(3, CONTEXT), []
+        batch, copied = backend.batch(3, 96), []
         copy = batch.copy
         batch.copy = lambda *slots: (copied.append(slots[2]), copy(*slots))
         queue = Scheduler(batch, Pace(prompt_rows=16, shared_rows=8))

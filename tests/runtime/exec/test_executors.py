@@ -16,7 +16,7 @@ PROMPT = tuple(range(5, 45))
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("executors")
-    return write_random_package(folder, llama_manifest(), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 def _run(package, device, executor, groups=3):

@@ -9,6 +9,7 @@ from rdrr_runtime.gpu import GpuBackend
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("hints", [{}, {"q4kMatmul": "dequant_f32"}], ids=["stored", "expanded"])
 def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(

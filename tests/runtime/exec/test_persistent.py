@@ -42,6 +42,14 @@ def _backend(package, device, persistence=None, kv_dtype="f16"):
     )
 
 
+@pytest.fixture(scope="module")
+def launched(package, device):
+    """A backend that launches its passes phase by phase."""
+    backend = _backend(package, device)
+    yield backend
+    backend.close()
+
+
 def _decision(backend):
     return [decision.kernel for decision in backend.info.decisions if decision.op == "decode pass"]
 
@@ -116,7 +124,13 @@ def _sampled(backend, options, count=TOKENS, logprobs=None):
     return first + backend.sample(first, len(PROMPT), count)
 
 
-@pytest.mark.parametrize("options", SAMPLED.values(), ids=SAMPLED)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if name == "penalties" else pytest.mark.thorough)
+        for name, options in SAMPLED.items()
+    ],
+)
 def test_a_sampled_token_takes_one_dispatch_and_those_of_the_sampler(package, device, options):
     counts, sampled = [], []
     for persistence in (None, ONE):
@@ -136,13 +150,20 @@ def test_a_sampled_token_takes_one_dispatch_and_those_of_the_sampler(package, de
     assert counts[0] - counts[1] == len(decode.body) + len(decode.head) - 1
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("logprobs", [None, 3])
-@pytest.mark.parametrize("options", SAMPLED.values(), ids=SAMPLED)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=pytest.mark.thorough if name == "temperature" else ())
+        for name, options in SAMPLED.items()
+    ],
+)
 def test_sampling_behind_a_pass_that_gave_up_is_repeated(
-    package, device, options, logprobs, caplog
+    launched, package, device, options, logprobs, caplog
 ):
     """The sampler keeps counts of tokens and records, which a pass that gave up must not change."""
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    backend = _backend(package, device, ONE)
     try:
         with caplog.at_level(logging.WARNING):
             expected = _sampled(launched, options, logprobs=logprobs)
@@ -159,7 +180,6 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
                 assert [each for each, _ in pair.top] == [each for each, _ in other.top]
     finally:
         backend.close()
-        launched.close()
     assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
@@ -179,8 +199,10 @@ def _masked(backend, gives_up_at=None):
     return sampled, counts
 
 
-def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(package, device):
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(
+    launched, package, device
+):
+    backend = _backend(package, device, ONE)
     try:
         (expected, before), (ids, after) = _masked(launched), _masked(backend)
         decode = launched._plan.decode.lowered
@@ -192,12 +214,13 @@ def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(pac
         }
     finally:
         backend.close()
-        launched.close()
 
 
-@pytest.mark.parametrize("at", [1, 4])
-def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(package, device, at, caplog):
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.thorough), 4])
+def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(
+    launched, package, device, at, caplog
+):
+    backend = _backend(package, device, ONE)
     try:
         with caplog.at_level(logging.WARNING):
             ids, counts = _masked(backend, gives_up_at=at)
@@ -207,7 +230,6 @@ def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(package, device
         assert counts[at + 1 :] == launches[at + 1 :]
     finally:
         backend.close()
-        launched.close()
     assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
@@ -226,8 +248,8 @@ def _batch_ids(backend, options=None):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [None, SAMPLED["penalties"]], ids=["greedy", "sampled"])
-def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device, options):
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(launched, package, device, options):
+    backend = _backend(package, device, ONE)
     try:
         (expected, before), (ids, after) = (
             _batch_ids(engine, options) for engine in (launched, backend)
@@ -242,12 +264,11 @@ def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(package, device,
         assert backend.batch(3, 64).greedy(rows, 4) == launched.batch(3, 64).greedy(rows, 4)
     finally:
         backend.close()
-        launched.close()
 
 
-def test_workgroups_that_do_not_meet_are_found_by_the_trial(package, device):
+def test_workgroups_that_do_not_meet_are_found_by_the_trial(launched, package, device):
     several = replace(ONE, grids=(Grid(128, 64),), polls=1000)
-    expected, _ = _ids_of(package, device)
+    expected = _ids(launched)
     ids, decision = _ids_of(package, device, several)
     assert decision == ["dispatches"]
     assert ids == expected
@@ -279,9 +300,9 @@ def _withhold_a_word(source):
 @pytest.mark.thorough  # a test above writes the word that says that a pass gave up
 @pytest.mark.parametrize("change", [_wait_for_one_more, _withhold_a_word])
 def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
-    package, device, monkeypatch, caplog, change
+    launched, package, device, monkeypatch, caplog, change
 ):
-    launched, backend = _backend(package, device), _backend(package, device, ONE)
+    backend = _backend(package, device, ONE)
     _change_source(monkeypatch, change)
     try:
         with caplog.at_level(logging.WARNING):
@@ -298,7 +319,6 @@ def test_a_pass_that_waits_for_what_never_comes_gives_up_and_is_repeated(
             assert device.counters.since(before).dispatches > 5 * TOKENS
     finally:
         backend.close()
-        launched.close()
     assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
@@ -360,9 +380,9 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
         launched.close()
 
 
-@pytest.mark.parametrize("after", [1, 5])
-def test_tokens_after_a_failure_in_the_middle_are_run_again(package, device, after):
-    expected, _ = _ids_of(package, device)
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.thorough), 5])
+def test_tokens_after_a_failure_in_the_middle_are_run_again(launched, package, device, after):
+    expected = _ids(launched)
     backend = _backend(package, device, ONE)
     try:
         first = backend.greedy(PROMPT, 0, 1)

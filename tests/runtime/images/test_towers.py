@@ -78,7 +78,9 @@ def test_embeddings_and_taps_are_those_of_transformers(towers, grid):
     assert worst(towers.on_cpu("f16"), image, expected) <= HALF
 
 
-@pytest.mark.parametrize(("kind", "limit"), [("f32", 1e-3), ("f16", HALF)])
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("f32", 1e-3), pytest.param("f16", HALF, marks=pytest.mark.thorough)]
+)
 def test_the_gpu_computes_the_same_for_images_of_any_size(towers, device, kind, limit):
     with closing(GpuTower(towers.packages[kind], device)) as tower:
         # The third needs larger buffers than the others.

@@ -25,7 +25,7 @@ ONE, MANY = Grid(128, 1), Grid(128, 64)
 @pytest.fixture(scope="module")
 def setting(request, tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("executor")
-    package = write_random_package(folder, llama_manifest(), generator_of(request))
+    package = write_random_package(folder, llama_manifest(layers=1), generator_of(request))
     return Setting(package, device, Policy(), 64, "f16", frozenset(OPS), 3)
 
 

@@ -62,7 +62,9 @@ def test_tint_compiles_the_kernels_of_every_weight_type(
     assert result.count > 50
 
 
-@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize(
+    "kv_dtype", ["f16", pytest.param("f32", marks=pytest.mark.thorough), "q8_0"]
+)
 def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path, kv_dtype):
     package = empty_package(tmp_path / "package", llama_manifest("F16"))
     kernels = [

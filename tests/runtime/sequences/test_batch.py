@@ -73,7 +73,11 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(device, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
+    "sampling",
+    [
+        pytest.param(None, marks=pytest.mark.thorough),
+        SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3),
+    ],
 )
 def test_a_batch_gives_the_sequences_of_single_runs(backend, package, rng, sampling):
     all_prompts = prompts(rng, 5, 30, 1, 12, 3)

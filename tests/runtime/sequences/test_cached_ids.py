@@ -203,8 +203,8 @@ def test_penalties_also_count_dropped_ids():
 def test_on_the_gpu_a_cached_prefix_with_sliding_windows_gives_the_ids_of_a_fresh_start(
     device, tmp_path, rng
 ):
-    manifest = llama_manifest()
-    manifest["inference"]["attention"]["slidingWindow"] = 16
+    manifest = llama_manifest(layers=1)
+    manifest["inference"]["attention"]["slidingWindow"] = 24  # as in test_batch.py: same kernels
     package = write_random_package(tmp_path, manifest, rng)
     backend = GpuBackend(package, context=96, kv_dtype="f32", device=device)
     engine = Engine(backend, [], VOCAB)

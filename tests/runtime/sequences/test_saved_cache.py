@@ -28,7 +28,10 @@ def opened(package, device, dtype: str, context: int):
 
 
 @pytest.mark.cover
-@pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["cpu", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("f16", "f32")), "q8_0"],
+)
 def test_a_sequence_continues_in_another_backend_with_another_context(package, device, dtype, rng):
     ids = rng.integers(0, VOCAB, 9).tolist()
     first = opened(package, device, dtype, 48)

@@ -91,7 +91,7 @@ def opened(package, device, kind: str):
     return GpuBackend(package, context=CONTEXT, kv_dtype=kind, device=device)
 
 
-@pytest.fixture(params=["cpu", "f32"])
+@pytest.fixture(scope="module", params=["cpu", "f32"])
 def backend(request, package, device):
     gpu_backend = opened(package, device, request.param)
     yield gpu_backend
@@ -164,6 +164,7 @@ def test_a_longer_prompt_reuses_the_states_of_the_shorter_one(backend, package, 
     assert_same_ids(new, fresh(backend, longer, 6), longer, package)
 
 
+@pytest.mark.cover
 def test_an_edited_prompt_resumes_at_the_end_of_an_earlier_one(backend, package, rng):
     system, turn, other = prompt(rng, 20), prompt(rng, 7), prompt(rng, 8)
     engine, stats = Engine(backend, [], VOCAB), GenerationStats()
@@ -199,6 +200,7 @@ class FixedDrafts:
         )
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("tokens", [1, 4, 9])
 def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, package, rng, tokens):
     ids = prompt(rng, 15)
@@ -267,6 +269,7 @@ def test_a_batch_gives_the_ids_of_each_prompt_alone(package, device, rng):
     backend.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("together", [True, False])
 def test_texts_of_a_batch_run_a_beginning_that_they_share_once(backend, rng, together, package):
     """Of the texts that come one after the other the second shows where the others begin alike."""
@@ -288,6 +291,7 @@ def test_texts_of_a_batch_run_a_beginning_that_they_share_once(backend, rng, tog
     assert sum(filled) == rest + 70 * (1 if together else 2)
 
 
+@pytest.mark.cover
 def test_a_short_prompt_leaves_no_states_of_the_text_before_it(backend, rng, package):
     """Its only row runs in decoding, and the copies behind it are those of another text."""
     batch = backend.batch(1, CONTEXT)
@@ -302,6 +306,7 @@ def test_a_short_prompt_leaves_no_states_of_the_text_before_it(backend, rng, pac
         assert_same_ids(text.ids, fresh(backend, text.prompt, 9), text.prompt, package)
 
 
+@pytest.mark.cover
 def test_a_context_shift_runs_the_rest_again(backend, rng):
     ids = prompt(rng, 30)
     engine = Engine(backend, [], VOCAB)

@@ -256,7 +256,7 @@ def prompt_of(rng, size: int) -> list[int]:
     return rng.integers(0, VOCAB, size).tolist()
 
 
-@pytest.mark.parametrize("interval", [1, 4, 8])
+@pytest.mark.parametrize("interval", [1, 4, pytest.param(8, marks=pytest.mark.thorough)])
 def test_on_the_gpu_nothing_is_created_or_written_after_the_second_token(backend, rng, interval):
     counters = backend.device.counters
     ids, counts = prompt_of(rng, 9), Counts()
@@ -322,7 +322,17 @@ def test_on_the_gpu_a_generation_continues_after_a_readback_without_writes(backe
     assert backend.device.counters.since(before).bytes_written > 0  # a pass had run ahead
 
 
-def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahead(backend, rng):
+@pytest.mark.parametrize(
+    ("ahead", "most"),
+    [
+        pytest.param(1, 20, marks=pytest.mark.thorough),
+        pytest.param(2, 17, marks=pytest.mark.thorough),
+        (6, 18),
+    ],
+)
+def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahead(
+    backend, rng, ahead, most
+):
     ids = prompt_of(rng, 8)
     options = SamplingParams(
         temperature=1.3, top_k=40, presence_penalty=0.7, seed=int(rng.integers(2**40))
@@ -336,14 +346,14 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahea
 
     plain, recorded = sampled(0, -1, 20)
     assert len(set(plain)) > 5
-    for ahead, most in ((1, 20), (2, 17), (6, 18)):
-        ended, _ = sampled(ahead, len(ids) + 6, 20)  # passes submitted here must leave no trace
-        assert ended == [*plain[:6], END]
-        sampled_ids, also = sampled(ahead, -1, most)
-        assert sampled_ids == plain[:most]
-        assert also.tokens == recorded.tokens[:most]
+    ended, _ = sampled(ahead, len(ids) + 6, 20)  # passes submitted here must leave no trace
+    assert ended == [*plain[:6], END]
+    sampled_ids, also = sampled(ahead, -1, most)
+    assert sampled_ids == plain[:most]
+    assert also.tokens == recorded.tokens[:most]
 
 
+@pytest.mark.thorough  # test_gpu_backend.py reads as many
 def test_more_ids_than_the_ring_holds_arrive_in_one_fence_or_several(backend, rng):
     ids = prompt_of(rng, 5)
     # Sampled, since the most probable token of a random model is soon the last one again.

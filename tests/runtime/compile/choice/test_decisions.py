@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rdrr_device.capabilities import Capabilities
 from rdrr_device.dry_run import DryRunArena
 from rdrr_manifests.models import HINT_VALUES
+from rdrr_manifests.package import Package
 from rdrr_runtime.compile.choice.decision import Chosen, Reason, Unmet, Wish, choose, unhonoured
 from rdrr_runtime.compile.choice.hints import Hint, resolve
 from rdrr_runtime.compile.lowering.ops import LOWERINGS, check_fields
@@ -139,34 +141,32 @@ TYPES = {
 }
 
 
-@pytest.fixture(scope="module", params=TYPES)
-def packages(request, tmp_path_factory):
-    """Packages of each type and layout, written once."""
-    import numpy as np
-
+def package_of(folder, form: tuple[str, str, str]) -> Package:
+    """Write a package of a kind, type and layout of `TYPES`."""
+    kind, dtype, layout = form
     # Only layers behind the first have experts.
-    options = {"moe": MOE} if request.param == "mixture" else {"layers": 1}
-    by_layout = {}
-    for dtype, layout in TYPES[request.param]:
-        folder = tmp_path_factory.mktemp(f"{dtype}-{layout}")
-        manifest = llama_manifest(dtype, layout, **options)
-        by_layout[dtype, layout] = write_random_package(
-            folder / "p", manifest, np.random.default_rng(1)
-        )
-    return by_layout
+    options = {"moe": MOE} if kind == "mixture" else {"layers": 1}
+    manifest = llama_manifest(dtype, layout, **options)
+    return write_random_package(folder / "p", manifest, np.random.default_rng(1))
+
+
+@pytest.fixture(scope="module", params=TYPES)
+def package(request, tmp_path_factory) -> Package:
+    return package_of(tmp_path_factory.mktemp("decisions"), (request.param, "Q4_K", "row"))
 
 
 @pytest.mark.cover
 @pytest.mark.parametrize("name", ["hardware", "software, default limits, no features"])
-def test_a_reason_names_the_kernel_that_runs_and_no_hint_is_ignored(packages, name) -> None:
-    for kind, package in packages.items():
-        for hint in [None, *HINTS]:
-            stated = {} if hint is None else dict([hint])
-            for decision in decisions(package, name, **stated):
-                assert decision.step == "load" or is_named(decision), (kind, hint, decision)
-                if hint is not None:
-                    said = decision.unmet is not None and decision.unmet.hint.key == hint[0]
-                    assert said or honours(hint, decision), (kind, hint, decision)
+@pytest.mark.parametrize("form", [(kind, *form) for kind, forms in TYPES.items() for form in forms])
+def test_a_reason_names_the_kernel_that_runs_and_no_hint_is_ignored(tmp_path, form, name) -> None:
+    package = package_of(tmp_path, form)
+    for hint in [None, *HINTS]:
+        stated = {} if hint is None else dict([hint])
+        for decision in decisions(package, name, **stated):
+            assert decision.step == "load" or is_named(decision), (hint, decision)
+            if hint is not None:
+                said = decision.unmet is not None and decision.unmet.hint.key == hint[0]
+                assert said or honours(hint, decision), (hint, decision)
 
 
 def is_named(decision) -> bool:
@@ -175,17 +175,15 @@ def is_named(decision) -> bool:
     return any(re.match(label, decision.kernel) for label in labels)
 
 
-def test_the_check_finds_a_hint_that_is_ignored(packages) -> None:
+def test_the_check_finds_a_hint_that_is_ignored(package) -> None:
     """The control: without the hint, some kernel does not do what the hint requests."""
-    package = packages["Q4_K", "row"]
     plain = decisions(package, "hardware")
     for hint in (("q4kMatmul", "fused_q4k"), ("attentionPrefill", "streaming")):
         assert not all(honours(hint, decision) for decision in plain)
     assert all(decision.unmet is None for decision in plain)
 
 
-def test_without_hints_no_decision_reports_an_unhonoured_hint(packages) -> None:
-    package = packages["Q4_K", "row"]
+def test_without_hints_no_decision_reports_an_unhonoured_hint(package) -> None:
     for name in ADAPTERS:
         assert unhonoured(decisions(package, name)) == ()
 
@@ -245,13 +243,13 @@ def test_a_dropped_default_is_not_reported_as_an_unhonoured_hint() -> None:
     assert "it serves one row" in choice.reason.text
 
 
-def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(packages) -> None:
+def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(package) -> None:
     from dataclasses import make_dataclass
 
     from rdrr_format.errors import FormatError
     from rdrr_manifests.graph.ops import Norm
 
-    graph = packages["Q4_K", "row"].graph
+    graph = package.graph
     check_fields(graph.ops)
     known = LOWERINGS[Norm].fields
     newer = make_dataclass("Norm", [*known, "shifted"], frozen=True)
