@@ -100,7 +100,13 @@ def divided(checkpoint, folder):
 
 @pytest.mark.parametrize(
     ("tiny", "options"),
-    [(LLAMA, {}), (QWEN, {"transpose_weights": True, "fuse_gate_up": True}), (GEMMA, {})],
+    [
+        (LLAMA, {}),
+        pytest.param(
+            QWEN, {"transpose_weights": True, "fuse_gate_up": True}, marks=pytest.mark.thorough
+        ),
+        (GEMMA, {}),
+    ],
     ids=["llama", "qwen2", "gemma3"],
 )
 def test_every_kind_of_input_gives_the_same_tensors(tiny, options, tmp_path, rng):

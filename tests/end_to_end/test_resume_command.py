@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,15 +30,23 @@ def whole(tmp_path_factory):
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-@pytest.fixture
-def killed(tmp_path):
-    """Return the name of a package whose conversion was killed when half of it was written."""
-    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(tmp_path / "out")]
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory):
+    """Return what a conversion left behind that was killed when half of it was written."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(folder / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"half\n"
         os.kill(process.pid, signal.SIGKILL)
-    assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
+    assert [path.name for path in folder.iterdir()] == [".out.partial"]
+    return folder / ".out.partial"
+
+
+@pytest.fixture
+def killed(partial, tmp_path):
+    """Return the name of a package whose conversion was killed."""
+    shutil.copytree(partial, tmp_path / ".out.partial")
     return tmp_path / "out"
 
 
