@@ -26,7 +26,7 @@ GEMMA3 = TinyModel(
 )
 GPT2 = TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512)))
 MODELS = (QWEN3, TinyModel("llama"), GEMMA3, GPT2)
-TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 4]
+TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 2]
 BOUNDS = {"cpu": 1e-4, "wgpu": 1e-3}
 HINTS = {"cpu": {}, "wgpu": {"computePrecision": "f32"}}
 

@@ -376,6 +376,8 @@ def test_architectures_lists_all_that_convert_and_claims_what_was_recorded():
         assert ("to GGUF" in row["forms"]) == ("gguf_out" in errors)
     text = rdrr("architectures").out
     assert all(rule.name in text for rule in ARCHITECTURES)
+    assert "LlamaForCausalLM" in text  # the width of a pipe folds no cell
+    assert "`rdrr architectures NAME`" not in text
     result = rdrr("architectures", "Qwen2ForCausalLM")
     assert "deepseek-r1-distill-qwen" in result.out
     wrong = rdrr("architectures", "quen3")

@@ -46,6 +46,8 @@ def payload(folder):
     return tensors, {key: manifest[key] for key in ("architecture", "inference", "eos_token_id")}
 
 
+# The tests below have every kind of input of smaller models, through the API.
+@pytest.mark.thorough
 def test_every_kind_of_input_gives_the_same_package_of_the_bundled_model(tmp_path):
     payloads = {}
     for kind, source in inputs(EXAMPLE, tmp_path).items():
@@ -121,6 +123,7 @@ def test_every_kind_of_input_gives_the_same_tensors(tiny, options, tmp_path, rng
         convert(source, tmp_path / "other" / kind, **options)
         tensors, described = payload(tmp_path / "other" / kind)
         assert described["architecture"] == blocks["architecture"], kind
+        assert "gguf" in kind or described == blocks, kind
         assert list(tensors) == list(expected), kind
         for name, content in tensors.items():
             if content != expected[name]:

@@ -87,6 +87,7 @@ def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("entry", ["main", "convert_main"])
 @pytest.mark.parametrize(("pressed", "code"), [(True, INTERRUPTED), (False, 0)])
 def test_ctrl_c_before_the_command_has_begun(entry, pressed, code):
