@@ -21,6 +21,7 @@ from rdrr.cli.app import Command, run
 from rdrr_format.errors import StoreError
 from rdrr_format.stores import LocalStore
 from support.commands import EXAMPLE, environment, error_line, rdrr, rdrr_each
+from support.safetensor_files import llama_tensors, write_llama
 
 NO_ADAPTER = {"VK_DRIVER_FILES": "/none", "__EGL_VENDOR_LIBRARY_FILENAMES": "/none"}
 NORM = "model.layers.0.input_layernorm.weight"
@@ -229,12 +230,13 @@ class _FullDisk(io.BytesIO):
         raise OSError(errno.ENOSPC, f"No space left for {type(data).__name__}")
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing(monkeypatch, tmp_path):
-    control = convert(EXAMPLE, tmp_path / "control")
+def test_a_full_disk_is_an_error_and_leaves_nothing(monkeypatch, tmp_path, rng):
+    source = write_llama(tmp_path / "source", llama_tensors(rng))
+    control = convert(source, tmp_path / "control")
     monkeypatch.setattr(LocalStore, "open_write", lambda self, name: _FullDisk())  # noqa: ARG005
     with pytest.raises(StoreError, match="the disk is full"):
-        convert(EXAMPLE, tmp_path / "out")
-    assert _entries(tmp_path) == {control.destination.name}
+        convert(source, tmp_path / "out")
+    assert _entries(tmp_path) == {source.name, control.destination.name}
 
 
 @pytest.mark.parametrize("command", ["validate", "inspect", "generate"])

@@ -78,11 +78,9 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     assert "a.Q8_0.gguf" not in hub.downloads()
 
 
-def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(
-    hub, variables, tmp_path
-):
-    hub.add("org/gated", files(EXAMPLE)).gated = True
-    hub.add(NAME, files(EXAMPLE))
+def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(hub_here, tmp_path):
+    hub_here.add("org/gated", files(EXAMPLE)).gated = True
+    hub_here.add(NAME, files(EXAMPLE))
     table = {
         "hf://org/none": "no such repository, or a private one.*hf auth login",
         f"hf://{NAME}@v9": "no such revision",
@@ -92,16 +90,12 @@ def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(
         "hf://org/..": r"expected hf://org/name\[@revision\]",
         "hf://org/a--b": "not a model on the hub",
     }
-    *results, unconverted = rdrr_each(
-        *(["convert", source, tmp_path / "out", "--quiet"] for source in table),
-        ["inspect", f"hf://{NAME}"],
-        **variables,
-    )
-    for (source, words), done in zip(table.items(), results, strict=True):
+    for source, words in table.items():
+        done = rdrr("convert", source, tmp_path / "out", "--quiet")
         assert done.code == (2 if "not a model" in done.err else 1), source
         assert re.search(words, error_line(done)), source
     assert not (tmp_path / "out").exists()
-    assert "convert it first" in error_line(unconverted)
+    assert "convert it first" in error_line(rdrr("inspect", f"hf://{NAME}"))
 
 
 # test_command_manners.py has the error of a hub that is not there.
