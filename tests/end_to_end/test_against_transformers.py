@@ -30,6 +30,7 @@ from support.comparison import (
     transformers_logits,
 )
 from support.routes import decided_ids
+from support.selected_tests import is_covering
 from support.tiny_models import (
     ALL_MODELS,
     MORE_MODELS,
@@ -42,6 +43,7 @@ from support.tiny_models import (
 
 LAYERS = 2  # one with a sliding window and one without, if an architecture has both
 TOKENS, SINGLE = 216, 8  # of a prompt, and how many of them run singly
+ON_GPU = 74 if is_covering() else TOKENS
 CONTEXT = 256
 CPU, EXACT, DEFAULT = 1e-4, 1e-3, 5e-3
 PATHS = {"f32": EXACT, "f16": DEFAULT}
@@ -162,14 +164,13 @@ def test_logits_of_the_torch_backend_are_those_of_transformers(tiny, tmp_path, r
 
 
 # Ops and variants of layers are compared on the GPU in tests/runtime, and so are models with
-# experts, recurrent states and a window; test_tables_on_the_host.py has inputs of each layer, and
-# layers that share keys and values.
-@pytest.mark.thorough
-@pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
+# experts, recurrent states and a window. This one has what is left: inputs and several streams of
+# each layer, and layers that share keys and values.
+@pytest.mark.parametrize("tiny", covering(ALL_MODELS, ["gemma3n_text-256"]))
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     package = _packaged(model, tmp_path, quantize="f32")
-    ids = decided_ids(package, rng, TOKENS)
+    ids = decided_ids(package, rng, ON_GPU)
     _check_gpu(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
 
 

@@ -74,7 +74,7 @@ def test_every_pass_computes_the_same_with_the_table_on_the_host(package, device
         one.close()
 
 
-def test_the_table_takes_no_gpu_memory_and_its_rows_are_read(package, device, rng):
+def test_the_table_takes_no_gpu_memory(package, device):
     with_table, without = (
         footprint(package, device.capabilities, policy, context=CONTEXT)
         for policy in (Policy(), ON_HOST)
@@ -82,10 +82,7 @@ def test_the_table_takes_no_gpu_memory_and_its_rows_are_read(package, device, rn
     assert with_table.weights - without.weights >= package.tensor(TABLE).size
     before = device.memory.live
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=ON_HOST)
-    ids = rng.integers(0, 384, 3).tolist()
-    reference = CpuBackend(package, context=CONTEXT)
-    assert relative_error(backend.logits(ids, 0), reference.logits(ids, 0)) < 5e-3
-    backend.greedy(ids, 0, 2)
+    backend.greedy([1, 2, 3], 0, 2)
     held = device.memory.live - before
     assert backend.info.weights_bytes == pytest.approx(without.weights, rel=1e-3)
     assert without.total <= held < 1.05 * without.total + 16384
