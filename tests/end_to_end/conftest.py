@@ -40,6 +40,23 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
+def hub_here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, to which the client in this process is pointed, with an empty cache.
+
+    The client reads most of the variables of `variables` once, when it is imported.
+    """
+    constants = "huggingface_hub.constants"
+    monkeypatch.setattr(f"{constants}.ENDPOINT", hub.url)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    monkeypatch.setattr(f"{constants}.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    return hub
+
+
+@pytest.fixture
 def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
     """Environment variables that point the hub's client to that hub and to an empty cache."""
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -13,7 +14,7 @@ import sys
 import pytest
 import rdrr as front
 from rdrr._chat import Conversation
-from rdrr.cli.chat import _answer, _lines
+from rdrr.cli.chat import _answer, _lines, _talk
 from rdrr_format.errors import ManifestError
 from support.commands import environment, error_line, rdrr
 from transformers import AutoTokenizer
@@ -179,6 +180,39 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_text(model, monkeypatch, capsys):
     assert len(kept["content"]) < len(full) / 2
 
 
+class Terminal(io.StringIO):
+    """A standard input that is said to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_typed_lines_are_answered_and_a_wrong_command_does_not_end_the_chat(
+    model, monkeypatch, capsys
+):
+    typed = iter(["/dance", "Who?"])
+    shown = []
+
+    def read(prompt):
+        assert prompt == "> "
+        shown.append(capsys.readouterr())
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    conversation = Conversation(model)
+    assert _talk(conversation, {"max_tokens": 8}) == 0
+    first, second, third = shown
+    assert "/help lists the commands" in first.err
+    assert "there is no such command" in second.err
+    assert third.out == conversation.messages[-1]["content"] + "\n"
+    assert len(third.out) > 5
+
+
+@pytest.mark.thorough
 def test_in_a_terminal_the_end_of_input_ends_the_chat_and_a_wrong_command_does_not(
     made_package,
 ):

@@ -25,7 +25,8 @@ GEMMA3 = TinyModel(
     (("sliding_window", 24), ("query_pre_attn_scalar", 48), ("sliding_window_pattern", 2)),
 )
 GPT2 = TinyModel("gpt2", 256, (("num_key_value_heads", 4), ("n_inner", 512)))
-TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 4]
+MODELS = (QWEN3, TinyModel("llama"), GEMMA3, GPT2)
+TEXTS = ["a", "The quick brown fox", "It was the best of times, it was the worst of times. " * 2]
 BOUNDS = {"cpu": 1e-4, "wgpu": 1e-3}
 HINTS = {"cpu": {}, "wgpu": {"computePrecision": "f32"}}
 
@@ -41,10 +42,14 @@ def converted(tmp_path, **options):
     return package
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 @pytest.mark.parametrize(
-    "tiny", [QWEN3, TinyModel("llama"), GEMMA3, GPT2], ids=lambda model: model.name
+    ("tiny", "backend"),
+    [
+        *((tiny, "cpu") for tiny in MODELS),
+        (QWEN3, "wgpu"),
+        *(pytest.param(tiny, "wgpu", marks=pytest.mark.thorough) for tiny in MODELS[1:]),
+    ],
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_probabilities_are_those_of_transformers(backend, tiny, rng, tmp_path):
     names = {0: "bad", 1: "fair", 2: "good"}
@@ -108,6 +113,7 @@ def test_a_head_with_one_label_ranks_the_pairs_of_the_tokenizer(backend, rng, tm
         assert max(scores) - min(scores) > 1e-2
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("tiny", [QWEN3, GEMMA3, GPT2], ids=lambda model: model.name)
 def test_transformers_reads_an_exported_classifier(labels, tiny, rng, tmp_path):

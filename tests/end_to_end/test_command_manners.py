@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import os
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 
+import numba
 import pytest
 from rdrr.cli import app
 from rdrr.cli._invocation import as_command
@@ -111,31 +113,26 @@ def test_a_short_name_means_the_hub_where_no_such_path_exists(hub, variables, tm
     assert inspected.json() == rdrr("inspect", out, "--json").json()
 
 
-def test_a_folder_of_this_name_comes_before_the_hub(hub, variables, made_package, tmp_path):
+def test_a_folder_of_this_name_comes_before_the_hub(hub_here, made_package, tmp_path, monkeypatch):
     (tmp_path / "org").mkdir()
     (tmp_path / "org" / "package").symlink_to(made_package)
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, "validate", "org/package"],
-        cwd=tmp_path,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert hub.requests == []
+    monkeypatch.chdir(tmp_path)
+    done = rdrr("validate", "org/package")
+    assert (done.code, done.err) == (0, "")
+    assert hub_here.requests == []
 
 
-def test_the_error_for_a_name_that_is_nowhere_says_both(variables, tmp_path):
+def test_the_error_for_a_name_that_is_nowhere_says_both(hub_here, tmp_path, monkeypatch):
     commands = [["validate", "org/none"], ["convert", "org/none", tmp_path / "out", "--quiet"]]
-    for done in rdrr_each(*commands, **variables):
+    for command in commands:
+        done = rdrr(*command)
         assert done.code == 1
         line = done.err.splitlines()[-1]
         assert line.startswith("error: org/none: there is no such file or folder")
         assert "hf://org/none cannot be read: no such repository" in line
-    dead = variables | {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    [done] = rdrr_each(["inspect", "org/none", "--json"], **dead)
-    error = done.json()
+    assert hub_here.requests
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    error = rdrr("inspect", "org/none", "--json").json()
     assert error["where"] == "org/none"
     assert "no such file or folder" in error["message"]
     assert "the hub cannot be reached" in error["message"]
@@ -157,15 +154,28 @@ def test_short_options_are_the_long_ones(made_package):
 
 
 def test_verbose_says_what_was_decided_and_how_long_it_took(made_package):
+    words = ("generate", made_package, "-p", "And it", "-n", 1, "--backend")
+    plain, verbose = (rdrr(*words, "cpu", *more) for more in ((), ("-v",)))
+    on_gpu = rdrr(*words, "wgpu", "-vv")
+    assert plain.out == verbose.out
+    assert plain.err.strip() in verbose.err.splitlines()
+    for words_of_progress in ("loading the model", "key-value cache", "finished"):
+        assert words_of_progress not in plain.err
+        for done in (verbose, on_gpu):
+            assert re.search(rf"^\[ *\d+\.\d\d s\] .*{words_of_progress}", done.err, re.M), (
+                words_of_progress
+            )
+    assert re.search(r"^\[ *\d+\.\d\d s\] .*matvec\.", on_gpu.err, re.M)
+    assert "compiling shaders (1 of " in on_gpu.err
+
+
+@pytest.mark.thorough
+def test_shaders_are_counted_only_when_verbose_is_given_twice(made_package):
     words = ("generate", made_package, "-p", "And it", "-n", 1, "--backend", "wgpu")
     plain, verbose, twice = (rdrr(*words, *more) for more in ((), ("-v",), ("-vv",)))
     assert plain.out == verbose.out == twice.out
     assert plain.err in verbose.err
-    for words_of_progress in ("loading the model", "matvec.", "key-value cache", "finished"):
-        assert words_of_progress not in plain.err
-        assert re.search(rf"^\[ *\d+\.\d\d s\] .*{words_of_progress}", verbose.err, re.M), (
-            words_of_progress
-        )
+    assert "matvec." in verbose.err
     assert "compiling shaders" not in verbose.err
     assert "compiling shaders (1 of " in twice.err
 
@@ -215,27 +225,49 @@ def test_no_help_text_of_an_option_is_missing_or_cut_off():
 # Completion
 
 
-def completions(words):
-    """What a shell offers for the last word."""
-    line = ["rdrr", *words]
-    variables = environment(
-        _RDRR_COMPLETE="complete_bash", COMP_WORDS=" ".join(line), COMP_CWORD=str(len(line) - 1)
-    )
-    code = f"import sys; sys.argv = ['rdrr']; {MAIN}"
+COMPLETE = """
+import os, sys
+from rdrr.cli import main
+sys.argv = ["rdrr"]
+os.environ["_RDRR_COMPLETE"] = "complete_bash"
+for line in sys.stdin.read().splitlines():
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = line, str(line.count(" "))
+    try:
+        main()
+    except SystemExit as ended:
+        print(f"code {ended.code}")
+"""
+
+
+def completions(*lines):
+    """What a shell offers for the last word of each line."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMPLETE],
+        input="\n".join(lines),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    *offered, rest = done.stdout.split("code 0\n")
+    assert rest == ""
+    return [offer.split() for offer in offered]
 
 
 def test_a_shell_completes_commands_options_and_values():
-    assert completions(["ge"]) == ["generate"]
-    assert completions(["help", "per"]) == ["perplexity"]
-    assert "--quantize" in completions(["convert", "--qu"])
-    assert {"q4_k_m", "q8_0"} <= set(completions(["convert", "--quantize", "Q"]))
-    assert completions(["generate", "--kv-dtype", "q"]) == ["q8_0"]
-    assert completions(["generate", "--decode", "s"]) == ["speculative"]
+    commands, helped, options, values, kinds, ways = completions(
+        "rdrr ge",
+        "rdrr help per",
+        "rdrr convert --qu",
+        "rdrr convert --quantize Q",
+        "rdrr generate --kv-dtype q",
+        "rdrr generate --decode s",
+    )
+    assert (commands, helped) == (["generate"], ["perplexity"])
+    assert "--quantize" in options
+    assert {"q4_k_m", "q8_0"} <= set(values)
+    assert (kinds, ways) == (["q8_0"], ["speculative"])
 
 
 def test_the_help_says_how_completion_is_installed_and_it_is_printed():
@@ -263,7 +295,7 @@ def test_bars_and_tables_fit_the_terminal(columns, tmp_path):
     assert max(len(line.rstrip("\r")) for line in tables) <= columns
 
 
-@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("columns", [60, pytest.param(120, marks=pytest.mark.thorough)])
 def test_architectures_show_their_classes_where_these_need_not_be_folded(columns):
     *lines, last = shown_in_a_terminal("architectures", columns=columns).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= columns, last
@@ -289,26 +321,25 @@ def test_a_terminal_shows_what_is_done_before_the_text_comes(made_package):
     assert "compiling" not in shown_in_a_terminal(*words, "--json", columns=60)
 
 
-def test_codecs_are_announced_while_they_are_compiled_and_not_when_they_are_cached(tmp_path):
+def test_codecs_are_announced_while_they_are_compiled_and_not_when_they_are_cached(
+    tmp_path, monkeypatch, caplog
+):
     (tmp_path / "rdrr_probe.py").write_text(
         "from rdrr_format.codecs.compiled import compiled\n\n\n"
         "@compiled\ndef twice(x):\n    return 2 * x\n",
         encoding="utf-8",
     )
-    code = (
-        "import logging, sys\n"
-        "logging.basicConfig(level=logging.INFO, format='%(message)s', stream=sys.stdout)\n"
-        "import rdrr_probe\nassert rdrr_probe.twice(2) == 4\n"
-    )
-    variables = environment(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    variables["PYTHONPATH"] += os.pathsep + str(tmp_path)
-    first, second = (
-        subprocess.run(
-            [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    )
-    assert (first, second) == ("compiling codecs (twice)\n", "")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    said = []
+    for _ in range(2):
+        # A module that is imported anew knows no more than that of another process.
+        monkeypatch.delitem(sys.modules, "rdrr_probe", raising=False)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            assert importlib.import_module("rdrr_probe").twice(2) == 4
+        said.append([line for line in caplog.messages if "codecs" in line])
+    assert said == [["compiling codecs (twice)"], []]
 
 
 # Figures

@@ -148,6 +148,7 @@ def test_the_archives_and_the_citation_state_the_version_of_the_package(metadata
     assert f"version: {rdrr.__version__}\n" in citation
 
 
+@pytest.mark.thorough
 def test_a_wheel_built_from_the_source_archive_is_the_same(built, wheel, tmp_path):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")

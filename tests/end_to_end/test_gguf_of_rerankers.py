@@ -84,7 +84,7 @@ def test_an_export_has_the_head_and_the_metadata_of_llama_cpp(rng, tmp_path):
     assert np.array_equal(ranked(tmp_path / "again"), ranked(tmp_path / "package"))
 
 
-@pytest.mark.parametrize("dtype", ["Q8_0", "Q5_1"])
+@pytest.mark.parametrize("dtype", [pytest.param("Q8_0", marks=pytest.mark.thorough), "Q5_1"])
 def test_a_quantized_head_is_read_and_written(dtype, rng, tmp_path):
     _, rows = written(tmp_path, rng, dtype)
     convert(tmp_path / "m.gguf", tmp_path / "package")

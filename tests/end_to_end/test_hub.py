@@ -78,9 +78,9 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     assert "a.Q8_0.gguf" not in hub.downloads()
 
 
-def test_what_the_hub_does_not_have_is_one_line(hub, variables, tmp_path):
-    hub.add("org/gated", files(EXAMPLE)).gated = True
-    hub.add(NAME, files(EXAMPLE))
+def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(hub_here, tmp_path):
+    hub_here.add("org/gated", files(EXAMPLE)).gated = True
+    hub_here.add(NAME, files(EXAMPLE))
     table = {
         "hf://org/none": "no such repository, or a private one.*hf auth login",
         f"hf://{NAME}@v9": "no such revision",
@@ -90,13 +90,17 @@ def test_what_the_hub_does_not_have_is_one_line(hub, variables, tmp_path):
         "hf://org/..": r"expected hf://org/name\[@revision\]",
         "hf://org/a--b": "not a model on the hub",
     }
-    results = rdrr_each(
-        *(["convert", source, tmp_path / "out", "--quiet"] for source in table), **variables
-    )
-    for (source, words), done in zip(table.items(), results, strict=True):
+    for source, words in table.items():
+        done = rdrr("convert", source, tmp_path / "out", "--quiet")
         assert done.code == (2 if "not a model" in done.err else 1), source
         assert re.search(words, error_line(done)), source
     assert not (tmp_path / "out").exists()
+    assert "convert it first" in error_line(rdrr("inspect", f"hf://{NAME}"))
+
+
+# test_command_manners.py has the error of a hub that is not there.
+@pytest.mark.thorough
+def test_without_the_hub_and_a_cache_the_error_says_both(variables, tmp_path):
     dead = variables | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     [done] = rdrr_each(["convert", f"hf://{NAME}", tmp_path / "out", "--quiet"], **dead)
     assert "the hub cannot be reached and the cache does not have it" in error_line(done)
@@ -152,12 +156,6 @@ def test_shards_of_the_hub_are_hashed_in_its_cache(hub, variables, local, tmp_pa
     stored.resolve().write_bytes(bytes(damaged))
     [again] = rdrr_each(words[0], **variables)
     assert "hash" in error_line(again)
-
-
-def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
-    hub.add(NAME, files(EXAMPLE))
-    [done] = rdrr_each(["inspect", f"hf://{NAME}"], **variables)
-    assert "convert it first" in error_line(done)
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ TEXTS = ["a", "The quick brown fox", "It was the best of times. " * 8]
 EXACT = {"cpu": {}, "wgpu": {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}}
 
 
-@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("wgpu", marks=pytest.mark.thorough)])
 def test_a_mixture_of_nomic_bert_embeds_as_its_formula_says(backend, rng, tmp_path):
     tensors = save_nomic_mixture(rng, tmp_path / "source")
     convert(tmp_path / "source", tmp_path / "package", quantize="f32")

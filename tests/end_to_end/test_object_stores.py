@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.checkpoints import make_checkpoint
 from support.commands import EXAMPLE, error_line, rdrr
 from support.object_store import contents, files, gs_server, s3_server, upload
+from support.tiny_models import TINY_MODELS
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +15,11 @@ def bucket():
         yield url
 
 
-def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_path):
-    source, target = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
+def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_path, rng):
+    checkpoint = make_checkpoint(TINY_MODELS[0], tmp_path / "small", rng, num_hidden_layers=1)
+    source, target = upload(checkpoint, f"{bucket}/small"), f"{bucket}/made"
     local = tmp_path / "local"
-    for words in ((EXAMPLE, local), (source, target)):
+    for words in ((checkpoint, local), (source, target)):
         done = rdrr("convert", *words, "--transpose-weights", "--quiet")
         assert (done.code, done.err) == (0, "")
     assert contents(target) == files(local)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
+from support.commands import EXAMPLE, error_line, rdrr
 from support.object_store import files
 
 NAME = "org/small-llama"
@@ -64,18 +64,14 @@ def test_a_card_that_is_not_text_is_refused(package):
         assert ("not text in UTF-8" in done.err) == bool(code)
 
 
-def test_a_pushed_package_is_read_back_unchanged(package, hub, variables, tmp_path):
+def test_a_pushed_package_is_read_back_unchanged(package, hub_here, tmp_path):
     small = tmp_path / "small"
     words = ("convert", EXAMPLE, small, "--shard-size", "1MiB", "--quiet")
     assert rdrr(*words).code == 0
-    first, listed, valid = rdrr_each(
-        ["push", small, URL, "--private", "--json"],
-        ["inspect", URL, "--json"],
-        ["validate", URL, "--deep"],
-        **variables,
-    )
+    first = rdrr("push", small, URL, "--private", "--json")
     assert first.code == 0, first
-    repository = hub.repositories[NAME]
+    listed, valid = rdrr("inspect", URL, "--json"), rdrr("validate", URL, "--deep")
+    repository = hub_here.repositories[NAME]
     assert repository.private
     there = dict(repository.revisions["main"])
     assert there.pop("README.md").decode() == first.json()["card"]
@@ -83,7 +79,7 @@ def test_a_pushed_package_is_read_back_unchanged(package, hub, variables, tmp_pa
     assert len(repository.messages) == 1
     assert listed.json() == rdrr("inspect", small, "--json").json()
     assert valid.code == 0, valid.out
-    [second] = rdrr_each(["push", package, URL, "--message", "One shard"], **variables)
+    second = rdrr("push", package, URL, "--message", "One shard")
     assert second.code == 0, second.err
     there = dict(repository.revisions["main"])
     assert there.pop("README.md")
@@ -91,25 +87,23 @@ def test_a_pushed_package_is_read_back_unchanged(package, hub, variables, tmp_pa
     assert repository.messages[1:] == ["One shard"]
 
 
-def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(package, hub, variables):
+def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(
+    package, made_package, hub_here
+):
     shard = package / "shard_00000.bin"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
-    hub.add("org/public", {})
-    public, missing = rdrr_each(
-        ["push", package, "hf://org/public", "--private"],
-        ["push", package, "hf://org/public@v9"],
-        **variables,
-    )
-    assert "is public" in error_line(public)
-    assert "no such revision" in error_line(missing)
-    assert hub.repositories["org/public"].revisions == {"main": {}}
     shard.write_bytes(content)
-    del hub.requests[:]
-    [damaged] = rdrr_each(["push", package, URL], **variables)
+    hub_here.add("org/public", {})
+    public = rdrr("push", made_package, "hf://org/public", "--private")
+    assert "is public" in error_line(public)
+    assert "no such revision" in error_line(rdrr("push", made_package, "hf://org/public@v9"))
+    assert hub_here.repositories["org/public"].revisions == {"main": {}}
+    del hub_here.requests[:]
+    damaged = rdrr("push", package, URL)
     assert damaged.code == 1
     assert "not valid, so it is not pushed" in error_line(damaged)
-    assert hub.requests == []
+    assert hub_here.requests == []
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,9 @@ def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
     assert all(why.endswith(f"; {named}") for why in reasons if not why.startswith("bias"))
 
 
-@pytest.mark.parametrize(("fused", "bits"), [(False, 4), (True, 4), (False, 8)])
+@pytest.mark.parametrize(
+    ("fused", "bits"), [pytest.param(False, 4, marks=pytest.mark.thorough), (True, 4), (False, 8)]
+)
 def test_symmetric_integers_are_kept_with_every_value_unless_the_package_is_transposed(
     fused, bits, tmp_path, rng, monkeypatch
 ):
@@ -145,7 +147,14 @@ def decoded(package, name):
     return codec.dequantize(blocks, columns)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+# The test above shows the values of the other schemes.
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param(scheme, marks=() if scheme == "gptq" else pytest.mark.thorough)
+        for scheme in SCHEMES
+    ],
+)
 def test_logits_are_those_of_transformers_with_the_dequantized_weights(scheme, tmp_path, rng):
     import torch
 

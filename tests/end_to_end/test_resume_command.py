@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+from rdrr_converter import progress
 from support.commands import EXAMPLE, environment, error_line, rdrr
 
 WORDS = ("--quantize", "q8_0", "--shard-size", "64KiB")
@@ -29,50 +31,70 @@ def whole(tmp_path_factory):
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-@pytest.fixture
-def killed(tmp_path):
-    """Return the name of a package whose conversion was killed when half of it was written."""
-    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"half\n"
-        os.kill(process.pid, signal.SIGKILL)
-    assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
-    return tmp_path / "out"
+def stop(patch):
+    """Interrupt conversions when half of the package is written."""
+    advance = progress.Progress.advance
 
-
-def test_it_prints_what_it_reused_and_produces_the_same_bytes(killed, whole):
-    done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume", "--json")
-    result = done.json()
-    assert 0 < result["reused_shards"] < result["shards"]
-    assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
-    assert list(killed.parent.iterdir()) == [killed]
-
-
-def test_other_options_are_one_clear_error_and_the_right_ones_still_work(killed, whole):
-    refused = rdrr("convert", EXAMPLE, killed, "--quantize", "f16", "--resume")
-    assert refused.code == 1
-    line = error_line(refused)
-    assert "other options" in line
-    assert "quantize q8_0" in line
-    done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume")
-    assert done.code == 0
-    assert "shards were reused" in done.err
-    assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
-
-
-def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(tmp_path, whole, monkeypatch):
-    from rdrr_converter import progress
-
-    def stop(self, name, amount):
+    def advance_and_stop(self, name, amount):
         advance(self, name, amount)
         if self._stage == "write" and self._done > self._total // 2:
             raise KeyboardInterrupt
 
-    advance = progress.Progress.advance
+    patch.setattr(progress.Progress, "advance", advance_and_stop)
+
+
+# tests/converter/output/test_resume.py kills conversions each time.
+@pytest.fixture(
+    scope="module", params=["interrupted", pytest.param("killed", marks=pytest.mark.thorough)]
+)
+def partial(request, tmp_path_factory):
+    """Return what a conversion left behind that ended when half of it was written."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "interrupted":
+        with pytest.MonkeyPatch.context() as patch:
+            stop(patch)
+            assert rdrr("convert", EXAMPLE, folder / "out", *WORDS).code == 130
+        return folder / ".out.partial"
+    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(folder / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert [path.name for path in folder.iterdir()] == [".out.partial"]
+    return folder / ".out.partial"
+
+
+@pytest.fixture
+def ended(partial, tmp_path):
+    """Return the name of a package whose conversion ended early."""
+    shutil.copytree(partial, tmp_path / ".out.partial")
+    return tmp_path / "out"
+
+
+def test_it_prints_what_it_reused_and_produces_the_same_bytes(ended, whole):
+    done = rdrr("convert", EXAMPLE, ended, *WORDS, "--resume", "--json")
+    result = done.json()
+    assert 0 < result["reused_shards"] < result["shards"]
+    assert {path.name: path.read_bytes() for path in ended.iterdir()} == whole
+    assert list(ended.parent.iterdir()) == [ended]
+
+
+def test_other_options_are_one_clear_error_and_the_right_ones_still_work(ended, whole):
+    refused = rdrr("convert", EXAMPLE, ended, "--quantize", "f16", "--resume")
+    assert refused.code == 1
+    line = error_line(refused)
+    assert "other options" in line
+    assert "quantize q8_0" in line
+    done = rdrr("convert", EXAMPLE, ended, *WORDS, "--resume")
+    assert done.code == 0
+    assert "shards were reused" in done.err
+    assert {path.name: path.read_bytes() for path in ended.iterdir()} == whole
+
+
+def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(tmp_path, whole, monkeypatch):
     words = ("convert", EXAMPLE, tmp_path / "out", *WORDS)
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Progress, "advance", stop)
+        stop(patch)
         stopped = rdrr(*words)
     assert stopped.code == 130
     (line,) = stopped.err.splitlines()

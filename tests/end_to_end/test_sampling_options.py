@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from support.commands import error_line, rdrr
@@ -27,6 +28,8 @@ def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(made_p
         assert math.fsum(math.exp(likely["logprob"]) for likely in logprob["top"]) <= 1 + 1e-6
 
 
+# tests/runtime/test_gpu_backend.py has masks and seeds on the GPU.
+@pytest.mark.thorough
 def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
     words = ("--regex", "[a-z]{2,6}( [a-z]{2,6}){2}", "--temperature", 1, "--seed", 4, "--json")
     exact = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
@@ -37,6 +40,15 @@ def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
     assert gpu.json()["text"] == cpu.json()["text"]
     assert gpu.json()["token_ids"] == cpu.json()["token_ids"]
     assert gpu.json()["backend"] == "wgpu"
+
+
+def test_a_regular_expression_and_a_seed_give_one_text(made_package):
+    words = ("--regex", "[a-z]{2,6}( [a-z]{2,6}){2}", "--temperature", 1, "--json", "--seed")
+    first, again, other = (
+        rdrr("generate", made_package, *SHORT, *words, seed).json() for seed in (4, 4, 5)
+    )
+    assert first["token_ids"] == again["token_ids"] != other["token_ids"]
+    assert re.fullmatch("[a-z]{2,6}( [a-z]{2,6}){2}", first["text"])
 
 
 def test_a_regular_expression_and_a_bias_can_be_combined(made_package):

@@ -15,10 +15,12 @@ from pictures import Picture, picture
 from rdrr_runtime.images import patches
 from rdrr_runtime.images.rows import SeenImage
 from support.image_prompts import image_part, text, user
+from support.selected_tests import is_covering
 from train_seeing import QUESTION
 
 CHECKPOINT = Path(__file__).parents[1] / "data/small-qwen3-vl"
 RIGHT, PLANTED = 0.95, 0.5
+SEEN, WRONG = (16, 12) if is_covering() else (40, 24)  # pictures
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def share_right(package: Path, shown: Sequence[Picture]) -> float:
 
 
 def test_pictures_never_seen_are_described_right(package: Path) -> None:
-    assert share_right(package, pictures(40)) >= RIGHT
+    assert share_right(package, pictures(SEEN)) >= RIGHT
 
 
 def of_tokens(
@@ -86,9 +88,15 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=() if fault.startswith("rows") else pytest.mark.thorough)
+        for fault in FAULTS
+    ],
+)
 def test_a_planted_fault_is_visible_in_words(
     package: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     FAULTS[fault](monkeypatch)
-    assert share_right(package, pictures(24)) < PLANTED
+    assert share_right(package, pictures(WRONG)) < PLANTED

@@ -19,7 +19,9 @@ from rdrr_device import implementations
 from rdrr_device.adapters import NO_ADAPTER_HINT, list_adapters
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.extras import install_hint
+from rdrr_manifests.package import Package
 from rdrr_runtime.images.decode import read_image
+from rdrr_runtime.reference.backend import CpuBackend
 from support.commands import EXAMPLE, Done, rdrr
 
 
@@ -122,6 +124,15 @@ def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path,
     assert "backend cpu (torch): no WebGPU adapter on this machine; for the wgpu" in done.err
 
 
+def computes_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load models for torch where the GPU was chosen, which is what the tests are about."""
+
+    def load(package: Package, *_: object) -> tuple[CpuBackend, tuple[str, ...]]:
+        return CpuBackend(package, context=64), ()
+
+    monkeypatch.setattr("rdrr._backends.load_checked", load)
+
+
 def adapters_are(monkeypatch: pytest.MonkeyPatch, *, software: bool) -> None:
     listed = [replace(info, software=software) for info in list_adapters()]
     monkeypatch.setattr("rdrr_device.adapters.list_adapters", lambda _: listed)
@@ -141,6 +152,7 @@ def test_auto_takes_a_hardware_adapter_else_torch_unless_an_adapter_is_asked_for
     made_package, monkeypatch, software, words, line
 ):
     adapters_are(monkeypatch, software=software)
+    computes_in_torch(monkeypatch)
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
     assert done.code == 0
     assert re.search(line, done.err), done.err
