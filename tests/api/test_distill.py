@@ -17,7 +17,6 @@ from rdrr_manifests.graph.ops import uses, values_read
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.stack import TextStack
 from support.checkpoints import make_model, save_checkpoint
-from support.commands import EXAMPLE
 from support.encoders import make_encoder, save_encoder
 from support.tiny_models import ALL_MODELS
 
@@ -40,13 +39,13 @@ def short_training(monkeypatch, rng):
         monkeypatch.setattr(_trained_codes, name, value)
 
 
-def draft_of(name, rng, folder, **options):
-    """A draft of a tiny random model, of as few layers as show how stages follow each other."""
+def draft_of(name, rng, folder, *, layers=2, **options):
+    """A draft of a tiny random model; two layers show how stages follow each other."""
     tiny = next((model for model in ALL_MODELS if model.model_type == name), None)
     if tiny is None:
         save_encoder(make_encoder(name, rng), folder / "source")
     else:
-        model = make_model(tiny, rng, num_hidden_layers=2)
+        model = make_model(tiny, rng, num_hidden_layers=layers)
         save_checkpoint(model, folder / "source", dtype="float32")
     convert(folder / "source", folder / "plain", quantize="f32")
     convert(folder / "source", folder / "unrefined", **options)
@@ -95,7 +94,7 @@ def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
 def test_a_worse_beginning_that_a_method_has_left_is_not_kept(tmp_path, rng, monkeypatch, fits):
     """Training begins twice behind another method, and keeps what predicts better in the end."""
     monkeypatch.setattr(_trained_codes, "STEPS", 4)
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     if not fits:
         fit_only_stages(draft, monkeypatch)
     names = [use.name for use in draft.package.graph.weights() if "proj" in use.name]
@@ -309,13 +308,15 @@ def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monke
         refine(training, ["distill"])
 
 
-def test_a_conversion_stores_the_trained_blocks_and_says_so(tmp_path, monkeypatch):
+def test_a_conversion_stores_the_trained_blocks_and_says_so(
+    shallow_checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setattr(_distill, "WINDOWS", 6)
     for name, value in {"STEPS": 2, "CHECKS": 1, "RATE": 0.01}.items():
         monkeypatch.setattr(_trained_codes, name, value)
     monkeypatch.setattr("rdrr._calibration.WINDOW", 24)
-    plain = convert(EXAMPLE, tmp_path / "plain")
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", quality="distill")
+    plain = convert(shallow_checkpoint, tmp_path / "plain")
+    result = rdrr.convert(shallow_checkpoint, tmp_path / "out", quality="distill")
     before, after = open_package(tmp_path / "plain"), open_package(tmp_path / "out")
     assert after.manifest.conversion.options["quality"] == "distill"
     assert result.total_size == plain.total_size

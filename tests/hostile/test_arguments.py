@@ -102,16 +102,16 @@ def test_wrong_arguments_of_a_batch_are_refused(model, name):
 
 
 def test_one_string_is_one_stop_string(model):
-    free = model.generate(PROMPT, max_tokens=24).read()
+    free = model.generate(PROMPT, max_tokens=12).read()
     stop = free[len(free) // 2 :][:3]
     assert len(stop) == 3
     before = free[: free.index(stop)]
     for given in (stop, [stop], (stop,), iter([stop])):
-        held = model.generate(PROMPT, max_tokens=24, stop=given)
+        held = model.generate(PROMPT, max_tokens=12, stop=given)
         assert held.read() == before
         assert held.stopped_by == stop
     session = model.session(PROMPT)
-    assert session.generate(max_tokens=24, stop=stop).read() == before
+    assert session.generate(max_tokens=12, stop=stop).read() == before
 
 
 @pytest.mark.parametrize("wrong", [b"And", bytearray(b"And"), memoryview(b"And")])

@@ -72,8 +72,10 @@ def test_jobs_that_run_together_get_the_texts_that_they_get_alone(request, name)
     assert worker.jobs == 0
 
 
-def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(gpu_worker):
-    worker, model = gpu_worker, gpu_worker.model  # only a GPU runs ahead of what is read
+@pytest.mark.parametrize("name", ["worker", pytest.param("gpu_worker", marks=pytest.mark.thorough)])
+def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(request, name):
+    worker = request.getfixturevalue(name)  # only a GPU runs ahead of what is read
+    model, restarts = worker.model, worker.restarts
     first, second = (model.encode(prompt) for prompt in PROMPTS[:2])
     alone, received = job(second)
     worker.submit(alone)
@@ -85,6 +87,7 @@ def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(gp
     worker.submit(*(each for each, _ in jobs))
     assert jobs[0][1].rest()[-1].stop == stop
     assert_same_ids(ids_of(jobs[1][1]), expected, second, model.package)
+    assert worker.restarts == restarts
 
 
 def test_a_job_that_nobody_waits_for_gives_its_place_to_another(worker):
