@@ -107,6 +107,15 @@ def shallow_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def shallow_package(shallow_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convert the shallow checkpoint as the demo does; tests must not change this package."""
+    folder = tmp_path_factory.mktemp("made") / "small-llama"
+    layout = ("--transpose-weights", "--fuse-gate-up", "--quiet")
+    assert rdrr("convert", shallow_checkpoint, folder, *layout).code == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
 def made_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Convert the bundled checkpoint as the demo does; tests must not change this package."""
     folder = tmp_path_factory.mktemp("made") / "small-llama"

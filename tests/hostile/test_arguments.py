@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,17 @@ import pytest
 import rdrr
 from rdrr_format.errors import RdrrError, UsageError
 from rdrr_runtime.sampling.params import MAX_SEED, SamplingParams
-from support.commands import EXAMPLE
 
 PROMPT = "And it came to pass"
 NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rdrr.Model]:
+def model(
+    shallow_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[rdrr.Model]:
     out = tmp_path_factory.mktemp("arguments") / "package"
-    rdrr.convert(EXAMPLE, out)
+    rdrr.convert(shallow_checkpoint, out)
     with rdrr.load(out, backend="cpu", context=128) as loaded:
         yield loaded
 

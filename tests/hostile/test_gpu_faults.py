@@ -38,10 +38,8 @@ def opened(monkeypatch) -> list[Device]:
 
 
 @pytest.fixture(scope="module")
-def package(shallow_checkpoint, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("faults") / "package"
-    front.convert(shallow_checkpoint, folder, transpose_weights=True, fuse_gate_up=True)
-    return folder
+def package(shallow_package) -> Path:
+    return shallow_package
 
 
 @pytest.fixture(scope="module")

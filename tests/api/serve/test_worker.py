@@ -190,12 +190,12 @@ def test_a_text_whose_server_has_stopped_is_no_fault_of_the_model(worker):
     assert (worker.restarts, worker.is_alive) == (restarts, True)
 
 
-def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(made_package, monkeypatch):
+def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(shallow_package, monkeypatch):
     monkeypatch.setattr(worker_module, "RESTART_SECONDS", 0.0)
     opened = []
 
     def open_model() -> rdrr.Model:
-        opened.append(rdrr.load(made_package, backend="cpu", context=64))
+        opened.append(rdrr.load(shallow_package, backend="cpu", context=64))
         return opened[-1]
 
     started = Worker(open_model, slots=2, queue=4)
@@ -226,8 +226,10 @@ def test_a_model_that_cannot_be_loaded_is_an_error_at_the_start(tmp_path):
         Worker(lambda: rdrr.load(tmp_path / "none"), slots=1, queue=1).start()
 
 
-def test_stopping_lets_the_jobs_end_that_run(made_package):
-    started = Worker(lambda: rdrr.load(made_package, backend="cpu", context=64), slots=1, queue=1)
+def test_stopping_lets_the_jobs_end_that_run(shallow_package):
+    started = Worker(
+        lambda: rdrr.load(shallow_package, backend="cpu", context=64), slots=1, queue=1
+    )
     prompt = started.start().encode(PROMPTS[0])
     running, received = job(prompt, 20)
     started.submit(running)
