@@ -155,7 +155,7 @@ def test_blocks_stay_where_training_gains_nothing(tmp_path, rng, monkeypatch):
     [("q4_k_m", "flat"), ("q5_k_m", "transposed"), ("q6_k", "rows"), ("q8_0", "rows")],
 )
 def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize, layout):
-    draft = draft_of("llama", rng, tmp_path, quantize=quantize, **LAYOUTS[layout])
+    draft = draft_of("llama", rng, tmp_path, layers=1, quantize=quantize, **LAYOUTS[layout])
     draft.folder.mkdir()
     name = draft.package.graph.ops[-1].weight.name
     # A method before may have moved codes by several steps.
@@ -173,7 +173,7 @@ def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize,
 
 @pytest.mark.usefixtures("short_training")
 def test_a_package_without_blocks_is_left_as_it_is(tmp_path, rng):
-    encoded = refine(draft_of("llama", rng, tmp_path, quantize="f16"), ["distill"])
+    encoded = refine(draft_of("llama", rng, tmp_path, layers=1, quantize="f16"), ["distill"])
     assert list(encoded.folder.iterdir()) == []
     assert "no matrix" in encoded.notes[0]
 
@@ -257,7 +257,7 @@ def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
 
 @pytest.mark.usefixtures("short_training")
 def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     fit_only_stages(draft, monkeypatch)
     monkeypatch.setattr(_trained_codes, "STEPS", 2)
     monkeypatch.setattr(_trained_codes, "RATE", 5.0)
@@ -268,7 +268,7 @@ def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
 @pytest.mark.usefixtures("short_training")
 def test_a_table_that_two_ops_read_is_left_as_it_is(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_trained_codes, "STEPS", 2)
-    draft = draft_of("qwen3", rng, tmp_path)
+    draft = draft_of("qwen3", rng, tmp_path, layers=1)
     ops = draft.package.graph.ops
     tied = {use.name for use in uses(ops[0])} & {use.name for use in uses(ops[-1])}
     fit_only_stages(draft, monkeypatch)
@@ -292,11 +292,11 @@ def test_stages_cover_a_graph_and_only_one_value_goes_on(rng, name, tmp_path):
 def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_distill, "_memory", lambda _: 1000)
     with pytest.raises(UsageError, match=r"do not fit.*bytes of memory on cpu, found 1,000"):
-        refine(draft_of("llama", rng, tmp_path), ["distill"])
+        refine(draft_of("llama", rng, tmp_path, layers=1), ["distill"])
 
 
 def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monkeypatch):
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     monkeypatch.setattr(_trained_codes, "STEPS", 1)
     for windows in (2, 1):
         ids = torch.from_numpy(rng.integers(3, 96, (windows, 16)))
