@@ -17,6 +17,7 @@ from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.isolation import isolate
 from support.seeds import VARIABLE, generator_of, seed_of_run
 from support.selected_tests import is_covering, left_out, wanted_sample
+from support.shallow import save_shallow
 
 # Client libraries read their environment variables when they are imported, so this cannot be a
 # fixture. Processes that tests start inherit it.
@@ -97,6 +98,21 @@ def recorded_shaders() -> Iterator[None]:
 
     with recording(Path(folder)):
         yield
+
+
+@pytest.fixture(scope="session")
+def shallow_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the bundled checkpoint with one layer, which is loaded in less than half the time."""
+    return save_shallow(tmp_path_factory.mktemp("shallow") / "small-llama")
+
+
+@pytest.fixture(scope="session")
+def shallow_package(shallow_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convert the shallow checkpoint as the demo does; tests must not change this package."""
+    folder = tmp_path_factory.mktemp("made") / "small-llama"
+    layout = ("--transpose-weights", "--fuse-gate-up", "--quiet")
+    assert rdrr("convert", shallow_checkpoint, folder, *layout).code == 0
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ TEMPLATE = "{% for one in messages %}{{ one.content }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
-def model(made_package):
-    with rdrr.load(made_package, backend="cpu", context=256, busy_timeout=HANGS) as loaded:
+def model(shallow_package):
+    with rdrr.load(shallow_package, backend="cpu", context=256, busy_timeout=HANGS) as loaded:
         yield loaded
 
 
@@ -169,7 +169,7 @@ def test_a_generation_that_the_same_task_left_unfinished_is_ended(model):
     assert run(main) == model.generate(PROMPT, max_tokens=3).read()
 
 
-def test_a_wait_for_another_task_ends_after_the_timeout(made_package):
+def test_a_wait_for_another_task_ends_after_the_timeout(shallow_package):
     async def main(model):
         async with model.agenerate(PROMPT, max_tokens=100) as first:
             await anext(first)
@@ -177,7 +177,7 @@ def test_a_wait_for_another_task_ends_after_the_timeout(made_package):
             with pytest.raises(GenerationError, match=r"waited 0.2 seconds.*`busy_timeout`"):
                 await other
 
-    with rdrr.load(made_package, backend="cpu", context=256, busy_timeout=0.2) as model:
+    with rdrr.load(shallow_package, backend="cpu", context=256, busy_timeout=0.2) as model:
         run(lambda: main(model))
 
 

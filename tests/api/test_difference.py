@@ -171,6 +171,7 @@ def test_the_command_gives_the_verdict_as_exit_code_and_json(tmp_path, tensors):
     assert "no such path" in error_line(missing)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_equal_blocks_are_the_same_bytes_in_every_layout(tmp_path, tensors, layout, fused):

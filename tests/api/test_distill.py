@@ -17,7 +17,6 @@ from rdrr_manifests.graph.ops import uses, values_read
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.stack import TextStack
 from support.checkpoints import make_model, save_checkpoint
-from support.commands import EXAMPLE
 from support.encoders import make_encoder, save_encoder
 from support.tiny_models import ALL_MODELS
 
@@ -40,13 +39,13 @@ def short_training(monkeypatch, rng):
         monkeypatch.setattr(_trained_codes, name, value)
 
 
-def draft_of(name, rng, folder, **options):
-    """A draft of a tiny random model, of as few layers as show how stages follow each other."""
+def draft_of(name, rng, folder, *, layers=2, **options):
+    """A draft of a tiny random model; two layers show how stages follow each other."""
     tiny = next((model for model in ALL_MODELS if model.model_type == name), None)
     if tiny is None:
         save_encoder(make_encoder(name, rng), folder / "source")
     else:
-        model = make_model(tiny, rng, num_hidden_layers=2)
+        model = make_model(tiny, rng, num_hidden_layers=layers)
         save_checkpoint(model, folder / "source", dtype="float32")
     convert(folder / "source", folder / "plain", quantize="f32")
     convert(folder / "source", folder / "unrefined", **options)
@@ -95,7 +94,7 @@ def test_other_codes_on_the_same_grid_predict_more_nearly_what_the_source_does(
 def test_a_worse_beginning_that_a_method_has_left_is_not_kept(tmp_path, rng, monkeypatch, fits):
     """Training begins twice behind another method, and keeps what predicts better in the end."""
     monkeypatch.setattr(_trained_codes, "STEPS", 4)
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     if not fits:
         fit_only_stages(draft, monkeypatch)
     names = [use.name for use in draft.package.graph.weights() if "proj" in use.name]
@@ -156,7 +155,7 @@ def test_blocks_stay_where_training_gains_nothing(tmp_path, rng, monkeypatch):
     [("q4_k_m", "flat"), ("q5_k_m", "transposed"), ("q6_k", "rows"), ("q8_0", "rows")],
 )
 def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize, layout):
-    draft = draft_of("llama", rng, tmp_path, quantize=quantize, **LAYOUTS[layout])
+    draft = draft_of("llama", rng, tmp_path, layers=1, quantize=quantize, **LAYOUTS[layout])
     draft.folder.mkdir()
     name = draft.package.graph.ops[-1].weight.name
     # A method before may have moved codes by several steps.
@@ -174,7 +173,7 @@ def test_a_training_begins_with_the_values_of_the_draft(tmp_path, rng, quantize,
 
 @pytest.mark.usefixtures("short_training")
 def test_a_package_without_blocks_is_left_as_it_is(tmp_path, rng):
-    encoded = refine(draft_of("llama", rng, tmp_path, quantize="f16"), ["distill"])
+    encoded = refine(draft_of("llama", rng, tmp_path, layers=1, quantize="f16"), ["distill"])
     assert list(encoded.folder.iterdir()) == []
     assert "no matrix" in encoded.notes[0]
 
@@ -258,7 +257,7 @@ def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
 
 @pytest.mark.usefixtures("short_training")
 def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     fit_only_stages(draft, monkeypatch)
     monkeypatch.setattr(_trained_codes, "STEPS", 2)
     monkeypatch.setattr(_trained_codes, "RATE", 5.0)
@@ -269,7 +268,7 @@ def test_stages_that_gain_nothing_stay_as_they_were(tmp_path, rng, monkeypatch):
 @pytest.mark.usefixtures("short_training")
 def test_a_table_that_two_ops_read_is_left_as_it_is(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_trained_codes, "STEPS", 2)
-    draft = draft_of("qwen3", rng, tmp_path)
+    draft = draft_of("qwen3", rng, tmp_path, layers=1)
     ops = draft.package.graph.ops
     tied = {use.name for use in uses(ops[0])} & {use.name for use in uses(ops[-1])}
     fit_only_stages(draft, monkeypatch)
@@ -293,11 +292,11 @@ def test_stages_cover_a_graph_and_only_one_value_goes_on(rng, name, tmp_path):
 def test_a_model_that_does_not_fit_is_refused_with_both_sizes(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(_distill, "_memory", lambda _: 1000)
     with pytest.raises(UsageError, match=r"do not fit.*bytes of memory on cpu, found 1,000"):
-        refine(draft_of("llama", rng, tmp_path), ["distill"])
+        refine(draft_of("llama", rng, tmp_path, layers=1), ["distill"])
 
 
 def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monkeypatch):
-    draft = draft_of("llama", rng, tmp_path)
+    draft = draft_of("llama", rng, tmp_path, layers=1)
     monkeypatch.setattr(_trained_codes, "STEPS", 1)
     for windows in (2, 1):
         ids = torch.from_numpy(rng.integers(3, 96, (windows, 16)))
@@ -309,13 +308,15 @@ def test_a_text_of_one_window_is_refused_and_two_are_enough(tmp_path, rng, monke
         refine(training, ["distill"])
 
 
-def test_a_conversion_stores_the_trained_blocks_and_says_so(tmp_path, monkeypatch):
+def test_a_conversion_stores_the_trained_blocks_and_says_so(
+    shallow_checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setattr(_distill, "WINDOWS", 6)
     for name, value in {"STEPS": 2, "CHECKS": 1, "RATE": 0.01}.items():
         monkeypatch.setattr(_trained_codes, name, value)
     monkeypatch.setattr("rdrr._calibration.WINDOW", 24)
-    plain = convert(EXAMPLE, tmp_path / "plain")
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", quality="distill")
+    plain = convert(shallow_checkpoint, tmp_path / "plain")
+    result = rdrr.convert(shallow_checkpoint, tmp_path / "out", quality="distill")
     before, after = open_package(tmp_path / "plain"), open_package(tmp_path / "out")
     assert after.manifest.conversion.options["quality"] == "distill"
     assert result.total_size == plain.total_size

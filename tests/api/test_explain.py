@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import wgpu
 from rdrr._explanation import Row, grouped
 from rdrr_device.adapters import choose_adapter, list_adapters
 from rdrr_runtime.compile.choice.decision import Decision
@@ -56,9 +57,10 @@ def test_the_description_of_an_adapter_gives_the_kernels_of_the_adapter(package,
 
 def test_a_description_gives_the_kernels_of_a_device_that_is_not_there(package, tmp_path):
     path = _described(tmp_path, features=[], software=False)
-    planned = rdrr(
-        "explain", package.where, "--capabilities", path, extra={"VK_DRIVER_FILES": "/none"}
-    )
+    with pytest.MonkeyPatch.context() as patch:  # no adapter
+        patch.setattr(wgpu.gpu, "request_adapter_sync", None)
+        patch.setattr(wgpu.gpu, "enumerate_adapters_sync", None)
+        planned = rdrr("explain", package.where, "--capabilities", path)
     assert "device.json" in planned.out.splitlines()[0]
     assert "int8 activations (auto on a hardware adapter)" in planned.out
     assert "hardware adapter" not in rdrr("explain", package.where).out or not IN_SOFTWARE

@@ -38,12 +38,14 @@ def windows(monkeypatch, rng):
     monkeypatch.setattr("rdrr._gptq.calibration_windows", lambda *_: ids)
 
 
-def test_a_conversion_stores_the_compensated_blocks_and_says_so(tmp_path, monkeypatch):
+def test_a_conversion_stores_the_compensated_blocks_and_says_so(
+    shallow_checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setattr("rdrr._calibration.WINDOWS", 2)
     monkeypatch.setattr("rdrr._calibration.WINDOW", 32)
     options = LAYOUTS["transposed"]
-    plain = convert(EXAMPLE, tmp_path / "plain", **options)
-    result = rdrr.convert(EXAMPLE, tmp_path / "out", quality="gptq", **options)
+    plain = convert(shallow_checkpoint, tmp_path / "plain", **options)
+    result = rdrr.convert(shallow_checkpoint, tmp_path / "out", quality="gptq", **options)
     before, after = open_package(tmp_path / "plain"), open_package(tmp_path / "out")
     assert after.manifest.conversion.options["quality"] == "gptq"
     assert any("64 tokens that the model wrote" in note for note in result.notes)
@@ -134,10 +136,12 @@ def test_a_package_without_blocks_is_left_as_it_is(tmp_path, rng):
     assert "0 of 0 matrices" in encoded.notes[0]
 
 
-def test_windows_are_those_of_the_given_text_or_written_by_the_model(tmp_path, monkeypatch):
+def test_windows_are_those_of_the_given_text_or_written_by_the_model(
+    shallow_checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setattr("rdrr._calibration.WINDOWS", 3)
     monkeypatch.setattr("rdrr._calibration.WINDOW", 8)
-    rdrr.convert(EXAMPLE, tmp_path / "plain", quantize="f32")
+    rdrr.convert(shallow_checkpoint, tmp_path / "plain", quantize="f32")
     source = open_package(tmp_path / "plain")
     text = HELD_OUT.read_text(encoding="utf-8")
     with rdrr.load(tmp_path / "plain", backend="cpu") as model:

@@ -16,7 +16,6 @@ import rdrr
 import torch
 from rdrr_format.errors import UsageError
 from support import lm_eval_stand_in
-from support.commands import EXAMPLE
 
 HAS_HARNESS = importlib.util.find_spec("lm_eval") is not None
 
@@ -42,9 +41,9 @@ def adapter():
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(shallow_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("harness") / "f32"
-    rdrr.convert(EXAMPLE, folder, quantize="f32")
+    rdrr.convert(shallow_checkpoint, folder, quantize="f32")
     return folder
 
 
@@ -56,11 +55,12 @@ def model(adapter, package):
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference(shallow_checkpoint):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    reference_model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
-    return SimpleNamespace(model=reference_model, tokenizer=AutoTokenizer.from_pretrained(EXAMPLE))
+    model = AutoModelForCausalLM.from_pretrained(shallow_checkpoint, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(shallow_checkpoint)
+    return SimpleNamespace(model=model.eval(), tokenizer=tokenizer)
 
 
 def request(*arguments):
@@ -135,7 +135,7 @@ def test_rolling_loglikelihood_predicts_each_token_once_in_full_windows(model, r
         assert total == pytest.approx(wanted, abs=1e-2)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_generations_end_before_a_stop_string_whether_batched_or_not(model, size, monkeypatch):
     monkeypatch.setattr(model, "batch_size", size)
     options = {"until": [" the"], "max_gen_toks": 12, "do_sample": False}

@@ -11,7 +11,6 @@ from rdrr.evaluate import Comparison, Perplexity
 from rdrr_format.html_tables import facts_table, rows_table
 from rdrr_manifests.faults import Fault, ValidationReport
 from rdrr_runtime.decode.stats import GenerationStats
-from support.commands import EXAMPLE
 
 HOSTILE = "<script>alert('1')</script>"
 
@@ -59,11 +58,11 @@ def test_a_fact_that_is_none_is_left_out_and_an_empty_cell_is_not():
     assert "<td></td>" in rows_table("t", ("a",), [(None,)])
 
 
-def test_a_package_its_weights_and_its_validation_are_tables(made_package):
-    package = rdrr.open_package(made_package)
+def test_a_package_its_weights_and_its_validation_are_tables(shallow_package):
+    package = rdrr.open_package(shallow_package)
     assert "small-llama" in table_of(package).text
-    assert "model.norm.weight" in table_of(rdrr.open(made_package)).text
-    report = rdrr.validate(made_package)
+    assert "model.norm.weight" in table_of(rdrr.open(shallow_package)).text
+    report = rdrr.validate(shallow_package)
     assert "valid (files)" in table_of(report).text
     assert "valid" in repr(report)
     assert "\n" not in repr(report)
@@ -78,8 +77,8 @@ def test_the_faults_of_a_report_are_rows():
     assert repr(report).endswith("invalid, level='deep', errors=2, warnings=0)")
 
 
-def test_the_stats_of_a_generation_and_its_model_are_tables(made_package):
-    with rdrr.load(made_package, backend="cpu", context=64) as model:
+def test_the_stats_of_a_generation_and_its_model_are_tables(shallow_package):
+    with rdrr.load(shallow_package, backend="cpu", context=64) as model:
         generation = model.generate("And it", max_tokens=4)
         generation.read()
         page = table_of(generation.stats)
@@ -101,14 +100,12 @@ def test_a_comparison_is_a_table():
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_difference_is_a_table(made_package, tmp_path, same):
-    other = made_package
+def test_a_difference_is_a_table(shallow_checkpoint, shallow_package, tmp_path, same):
+    other = shallow_package
     if not same:
-        from support.commands import EXAMPLE
-
         other = tmp_path / "q8_0"
-        rdrr.convert(EXAMPLE, other, quantize="q8_0")
-    with rdrr.open_package(made_package) as first, rdrr.open_package(other) as second:
+        rdrr.convert(shallow_checkpoint, other, quantize="q8_0")
+    with rdrr.open_package(shallow_package) as first, rdrr.open_package(other) as second:
         comparison = compare_packages(first, second)
     page = table_of(comparison)
     assert ("Same model" in page.text) == same
@@ -116,8 +113,8 @@ def test_a_difference_is_a_table(made_package, tmp_path, same):
     assert ("same model" in repr(comparison)) == same
 
 
-def test_results_show_themselves_in_one_line_and_as_tables(tmp_path):
-    converted = rdrr.convert(EXAMPLE, tmp_path / "p")
+def test_results_show_themselves_in_one_line_and_as_tables(shallow_checkpoint, tmp_path):
+    converted = rdrr.convert(shallow_checkpoint, tmp_path / "p")
     exported = rdrr.export(tmp_path / "p", tmp_path / "out.gguf")
     pushed = rdrr.push(tmp_path / "p", "org/name", dry_run=True)
     manifest = rdrr.open_package(tmp_path / "p").manifest

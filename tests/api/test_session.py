@@ -11,15 +11,14 @@ import rdrr
 from rdrr_format.errors import FormatError, StoreError, UsageError
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from support.commands import EXAMPLE
 
 PROMPT = "And it came to pass"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(shallow_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("session") / "package"
-    rdrr.convert(EXAMPLE, folder)
+    rdrr.convert(shallow_checkpoint, folder)
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,31 @@ def _explain(package):
     return rdrr("explain", package, *CONTEXT, "--json").json()
 
 
-@pytest.fixture
-def stored(package, folders):
-    """Path of a profile in which an embedding has other tuning parameters than the default."""
-    output = _tune(package)
-    (path,) = (folders / "cache" / "rdrr" / "tuning").iterdir()
+@pytest.fixture(scope="module")
+def first(package, tmp_path_factory):
+    """What a first run prints; its profile stays in a folder that no test uses."""
+    folder = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CONFIG", "CACHE"):
+            patch.setenv(f"XDG_{name}_HOME", str(folder))
+        output = _tune(package)
+    (path,) = (folder / "rdrr" / "tuning").iterdir()
     assert output["profile"] == str(path)
+    return output
+
+
+@pytest.fixture
+def known(first, folders):
+    """Path of the profile of the first run, in the test's cache folder."""
+    path = folders / "cache" / "rdrr" / "tuning" / Path(first["profile"]).name
+    path.parent.mkdir(parents=True)
+    return Path(shutil.copy(first["profile"], path))
+
+
+@pytest.fixture
+def stored(known):
+    """Path of a profile in which an embedding has other tuning parameters than the default."""
+    path = known
     data = json.loads(path.read_text(encoding="utf-8"))
     for key in data["entries"]:
         data["entries"][key]["params"] = {"workgroup": 8}
@@ -51,8 +71,8 @@ def stored(package, folders):
     return path
 
 
-def test_a_second_run_measures_nothing_unless_forced(package):
-    first = _tune(package)
+@pytest.mark.usefixtures("known")
+def test_a_second_run_measures_nothing_unless_forced(package, first):
     assert first["known"] == 0
     assert (
         first["trials"]

@@ -37,11 +37,22 @@ def package(original, tmp_path):
     return shutil.copytree(original, tmp_path / "package")
 
 
+@pytest.fixture(scope="module")
+def for_all(original, tmp_path_factory):
+    """A package, its files before, and what was written for all kinds of browsers."""
+    package = shutil.copytree(original, tmp_path_factory.mktemp("all") / "package")
+    before = contents(package)
+    return package, before, rdrr.web(package)
+
+
+def describe(path, device):
+    path.write_text(json.dumps(device), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def device(tmp_path):
-    path = tmp_path / "device.json"
-    path.write_text(json.dumps(DEVICE), encoding="utf-8")
-    return path
+    return describe(tmp_path / "device.json", DEVICE)
 
 
 def read_index(folder):
@@ -58,9 +69,8 @@ def change_manifest(folder, **values):
     path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def test_programs_and_an_index_are_written_beside_a_package_that_stays_as_it_is(package):
-    before = contents(package)
-    written = rdrr.web(package)
+def test_programs_and_an_index_are_written_beside_a_package_that_stays_as_it_is(for_all):
+    package, before, written = for_all
     assert contents(package) == before
     index = read_index(package / "web")
     assert (package / "web" / index["package"]).resolve() == package.resolve()
@@ -94,8 +104,8 @@ def test_a_model_that_sees_has_programs_of_its_tower(tmp_path, device):
     assert index["size"] == (folder / "shard_00000.bin").stat().st_size
 
 
-def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(package):
-    written = rdrr.web(package)
+def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(for_all):
+    package, _, written = for_all
     targets = [name for program in written.programs for name in program.targets]
     assert len(targets) == len(set(targets)) > len(written.programs)
     last = read_index(package / "web")["programs"][-1]["needs"]
@@ -104,10 +114,13 @@ def test_every_kind_of_browser_has_a_program_and_equal_ones_are_written_once(pac
     assert "subgroups" in written.programs[0].needs
 
 
-def test_a_second_call_writes_the_same_and_removes_what_is_not_named_any_more(package, device):
-    rdrr.web(package)
+def test_a_second_call_writes_the_same_and_removes_what_is_not_named_any_more(
+    package, device, tmp_path
+):
+    targets = [device, describe(tmp_path / "least.json", {"features": []})]
+    assert len(rdrr.web(package, targets=targets).programs) == 2
     first = contents(package / "web"), contents(package / "web" / "programs")
-    rdrr.web(package)
+    rdrr.web(package, targets=targets)
     assert (contents(package / "web"), contents(package / "web" / "programs")) == first
     written = rdrr.web(package, targets=[device])
     (only,) = written.programs

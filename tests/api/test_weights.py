@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import rdrr
 from rdrr_format.errors import UsageError
-from support.commands import EXAMPLE
 from support.packages import llama_manifest, write_random_package
 
 MATRIX = "model.layers.0.self_attn.q_proj.weight"
@@ -17,16 +16,16 @@ NORM = "model.norm.weight"
 
 
 @pytest.fixture(scope="module")
-def packages(made_package, tmp_path_factory):
+def packages(shallow_checkpoint, shallow_package, tmp_path_factory):
     """The small model in each layout."""
     folder = tmp_path_factory.mktemp("layouts")
     for layout in ("row", "flat"):
-        rdrr.convert(EXAMPLE, folder / layout, quantize="q8_0", q4k_layout=layout)
-    return {"column": made_package, "row": folder / "row", "flat": folder / "flat"}
+        rdrr.convert(shallow_checkpoint, folder / layout, quantize="q8_0", q4k_layout=layout)
+    return {"column": shallow_package, "row": folder / "row", "flat": folder / "flat"}
 
 
-def test_it_is_a_mapping_of_names_to_float32_arrays(made_package):
-    with rdrr.open(made_package) as weights, rdrr.open_package(made_package) as package:
+def test_it_is_a_mapping_of_names_to_float32_arrays(shallow_package):
+    with rdrr.open(shallow_package) as weights, rdrr.open_package(shallow_package) as package:
         assert list(weights) == list(weights.keys()) == list(package.manifest.tensors)
         assert len(weights) == len(package.manifest.tensors)
         assert NORM in weights
@@ -38,15 +37,15 @@ def test_it_is_a_mapping_of_names_to_float32_arrays(made_package):
         assert weights.get("model.abacus") is None
 
 
-def test_a_name_that_is_not_there_is_a_key_error_as_in_any_mapping(made_package):
-    with rdrr.open(made_package) as weights:
+def test_a_name_that_is_not_there_is_a_key_error_as_in_any_mapping(shallow_package):
+    with rdrr.open(shallow_package) as weights:
         for read in (weights.get_tensor, weights.get_slice, weights.tensor, weights.__getitem__):
             with pytest.raises(KeyError, match=r"model\.abacus"):
                 read("model.abacus")
 
 
-def test_membership_and_length_read_no_tensor(made_package, monkeypatch):
-    with rdrr.open(made_package) as weights:
+def test_membership_and_length_read_no_tensor(shallow_package, monkeypatch):
+    with rdrr.open(shallow_package) as weights:
         monkeypatch.setattr(type(weights.package), "read", None)
         monkeypatch.setattr(type(weights.package), "read_rows", None)
         assert NORM in weights
@@ -56,8 +55,8 @@ def test_membership_and_length_read_no_tensor(made_package, monkeypatch):
             weights[NORM]
 
 
-def test_raw_is_the_stored_bytes(made_package):
-    with rdrr.open(made_package) as weights:
+def test_raw_is_the_stored_bytes(shallow_package):
+    with rdrr.open(shallow_package) as weights:
         raw = weights.get_tensor(MATRIX, raw=True)
         assert raw.dtype == np.uint8
         assert raw.shape == (weights.tensor(MATRIX).size,)
@@ -95,8 +94,8 @@ def test_rows_are_read_without_the_others(packages, monkeypatch):
         assert counts == [2]
 
 
-def test_an_index_outside_or_of_another_kind_is_refused(made_package):
-    with rdrr.open(made_package) as weights:
+def test_an_index_outside_or_of_another_kind_is_refused(shallow_package):
+    with rdrr.open(shallow_package) as weights:
         part = weights.get_slice(MATRIX)
         with pytest.raises(IndexError, match="which has 256 rows"):
             part[256]
@@ -111,17 +110,17 @@ def test_rows_of_every_tensor_of_a_random_package_are_those_of_the_whole(tmp_pat
             np.testing.assert_array_equal(weights.get_slice(name)[1:3], whole[1:3])
 
 
-def test_the_metadata_is_the_manifest_without_its_lists(made_package):
-    with rdrr.open(made_package) as weights:
+def test_the_metadata_is_the_manifest_without_its_lists(shallow_package):
+    with rdrr.open(shallow_package) as weights:
         assert weights.metadata["modelId"] == "small-llama"
         assert not {"tensors", "shards"} & set(weights.metadata)
         assert weights.manifest is weights.package.manifest
 
 
-def test_reading_weights_imports_no_runtime_no_torch_no_wgpu_and_no_http_client(made_package):
+def test_reading_weights_imports_no_runtime_no_torch_no_wgpu_and_no_http_client(shallow_package):
     code = (
         "import sys, rdrr, rdrr_manifests.loading\n"
-        f"weights = rdrr.open({str(made_package)!r})\n"
+        f"weights = rdrr.open({str(shallow_package)!r})\n"
         "for name in weights: weights[name]; weights.get_slice(name)[:1]\n"
         "repr(weights), weights.metadata\n"
         "heavy = {one.partition('.')[0] for one in sys.modules}\n"

@@ -11,6 +11,7 @@ from support.commands import error_line
 from support.scripts import script
 
 
+@pytest.mark.thorough
 def test_rates_follow_from_the_time_and_the_sizes(monkeypatch):
     shapes = {"one": Shape("llama", 64, 64, 1, 2, 1, 32, 128, tied=False)}
     monkeypatch.setattr(products, "SHAPES", shapes)

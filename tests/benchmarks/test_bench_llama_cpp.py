@@ -31,6 +31,7 @@ def test_missing_arguments_are_listed_as_reasons_and_are_no_error():
     }
 
 
+@pytest.mark.thorough
 def test_a_folder_without_libraries_is_a_reason_and_rdrr_is_still_measured(folder, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")

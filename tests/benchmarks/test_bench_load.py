@@ -14,6 +14,7 @@ ROUNDS = 2
 MODES = {"none", "sha256", "blake3", "cached"}
 
 
+@pytest.mark.thorough
 def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monkeypatch):
     cache = os.environ["XDG_CACHE_HOME"]
     hashed = count_hashing(monkeypatch)

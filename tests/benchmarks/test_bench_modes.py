@@ -20,6 +20,7 @@ def folder(request, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
     modes = "webllm,webllm+cache+interval,ours-x4"
     answer = script("bench_modes", folder, *SHORT, "--mode", modes).json()

@@ -76,7 +76,9 @@ def test_a_gguf_file_states_the_sizes_and_has_no_vocabulary(packages, tmp_path):
     assert metadata["gemma3.rope.freq_base"] == 1e6
 
 
-@pytest.mark.parametrize("name", ["tiny-gpt-oss", "tiny-deepseek-v2"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("tiny-gpt-oss", marks=pytest.mark.thorough), "tiny-deepseek-v2"]
+)
 def test_a_configured_shape_is_exported_with_its_vocabulary(name, tmp_path):
     path = gguf_file(tmp_path, name, "q8_0", Clock())
     shape = CONFIGURED[name]

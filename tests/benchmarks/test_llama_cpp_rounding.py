@@ -56,7 +56,16 @@ def test_the_gelu_of_the_table_is_the_gelu_rounded_to_f16(rng):
     assert torch.equal(activated[1:], round_to_f16(activated[1:]))
 
 
-@pytest.fixture(scope="module", params=["tiny", "tiny-gpt-oss", "tiny-gemma4"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "tiny",
+        *(
+            pytest.param(f"tiny-{name}", marks=pytest.mark.thorough)
+            for name in ("gpt-oss", "gemma4")
+        ),
+    ],
+)
 def packages(request, tmp_path_factory):
     """Return the folders of packages of one shape by their quantization."""
     folder = tmp_path_factory.mktemp("rounding")

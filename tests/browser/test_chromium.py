@@ -29,6 +29,7 @@ there are 64, so it is correct only up to a size of 124, where the others have n
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason=NOT_INSTALLED)
 
 
+@pytest.mark.thorough
 def test_doppler_generates_our_ids_in_chromium(tmp_path):
     if not is_set_up():
         pytest.skip(NOT_SET_UP)

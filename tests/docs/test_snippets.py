@@ -22,7 +22,7 @@ from support.commands import EXAMPLE, environment, rdrr
 from support.snippets import PAGES, ROOT, Snippet, snippets
 
 RUN_PAGES = [page for page in PAGES if any(snippet.is_run for snippet in snippets(page))]
-FIRST = ("README.md", "tutorial.md", "errors.md")
+FIRST = ("README.md", "errors.md")
 """Pages that a reader begins with, which `make test` runs."""
 CONVERSION = "rdrr convert examples/small-llama small-llama-rdrr\n"
 

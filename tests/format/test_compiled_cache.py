@@ -22,7 +22,11 @@ print(one_more(2))
 """
 
 
-@pytest.mark.parametrize(("words", "is_cached"), [(["full"], False), ([], True)])
+@pytest.mark.parametrize(
+    ("words", "is_cached"),
+    # The test below has the control too.
+    [(["full"], False), pytest.param([], True, marks=pytest.mark.thorough)],
+)
 def test_code_that_cannot_be_cached_still_runs(tmp_path, words, is_cached):
     program, cache = tmp_path / "program.py", tmp_path / "cache"
     program.write_text(PROGRAM, encoding="utf-8")

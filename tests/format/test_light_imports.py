@@ -22,7 +22,11 @@ _LOADED = "print([m for m in ('numba', 'torch', 'fsspec') if m in sys.modules])"
     ("code", "loaded"),
     [
         (_DECODE, "[]"),
-        (_DECODE + "CODECS['Q4_K'].quantize(np.ones((1, 256), np.float32))\n", "['numba']"),
+        pytest.param(
+            _DECODE + "CODECS['Q4_K'].quantize(np.ones((1, 256), np.float32))\n",
+            "['numba']",
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["decoding loads nothing heavy", "quantizing loads numba"],
 )

@@ -45,6 +45,7 @@ def test_no_parser_misbehaves_on_hostile_cases(tmp_path):
     assert "; 0 findings" in done.stdout
 
 
+@pytest.mark.thorough
 def test_no_parser_misbehaves_on_its_sound_cases_or_its_corpus():
     done = python("-m", "fuzz", "--replay")
     assert done.returncode == 0, done.stdout + done.stderr

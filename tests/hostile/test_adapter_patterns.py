@@ -9,13 +9,14 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from rdrr_converter.lora import _patterns
 from rdrr_converter.lora._config import read_adapter_config
 from rdrr_converter.lora._patterns import PatternTable
 from rdrr_converter.lora._regex import MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, compile_regex
 from rdrr_format.errors import FormatError, SourceError
+from support.examples import examples
 
 SECONDS = 5.0
 """Limit of CPU time; with backtracking these patterns would take years."""
@@ -83,7 +84,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(PATTERNS, st.text("ab._1", max_size=10))
 @example("(a|b)*_1", "a.ab_1")
 def test_random_patterns_match_as_in_python(pattern, module):
@@ -99,7 +100,7 @@ def test_random_patterns_match_as_in_python(pattern, module):
         assert "repetition" in str(error)  # noqa: PT017
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.text("ab._", min_size=1, max_size=5), unique=True, max_size=8),
     st.text("ab._", max_size=8),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,17 @@ import pytest
 import rdrr
 from rdrr_format.errors import RdrrError, UsageError
 from rdrr_runtime.sampling.params import MAX_SEED, SamplingParams
-from support.commands import EXAMPLE
 
 PROMPT = "And it came to pass"
 NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rdrr.Model]:
+def model(
+    shallow_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[rdrr.Model]:
     out = tmp_path_factory.mktemp("arguments") / "package"
-    rdrr.convert(EXAMPLE, out)
+    rdrr.convert(shallow_checkpoint, out)
     with rdrr.load(out, backend="cpu", context=128) as loaded:
         yield loaded
 
@@ -102,16 +104,16 @@ def test_wrong_arguments_of_a_batch_are_refused(model, name):
 
 
 def test_one_string_is_one_stop_string(model):
-    free = model.generate(PROMPT, max_tokens=24).read()
+    free = model.generate(PROMPT, max_tokens=12).read()
     stop = free[len(free) // 2 :][:3]
     assert len(stop) == 3
     before = free[: free.index(stop)]
     for given in (stop, [stop], (stop,), iter([stop])):
-        held = model.generate(PROMPT, max_tokens=24, stop=given)
+        held = model.generate(PROMPT, max_tokens=12, stop=given)
         assert held.read() == before
         assert held.stopped_by == stop
     session = model.session(PROMPT)
-    assert session.generate(max_tokens=24, stop=stop).read() == before
+    assert session.generate(max_tokens=12, stop=stop).read() == before
 
 
 @pytest.mark.parametrize("wrong", [b"And", bytearray(b"And"), memoryview(b"And")])

@@ -13,7 +13,7 @@ from typing import Any
 
 import gguf
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdrr_converter.checkpoint.files import CHECKPOINT_JSON, parse_json_object, read_json_object
 from rdrr_converter.gguf import file as gguf_file
@@ -30,6 +30,7 @@ from rdrr_manifests.models.conversion_report import REPORT, parse_report
 from rdrr_manifests.reading import MANIFEST, read_manifest
 from rdrr_manifests.validation import validate
 from support.costs import MIB, refused
+from support.examples import examples
 from support.manifests import valid_manifest, write_package
 from support.safetensor_files import write_raw
 
@@ -288,7 +289,7 @@ def test_a_tokenizer_as_large_as_published_ones_is_read():
     assert len(parse_json_object(text, "t")["model"]["vocab"]) == 300_000
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.recursive(
         st.text(st.sampled_from('a"\\[]{},:'), max_size=6) | st.integers(0, 9),

@@ -17,6 +17,7 @@ from rdrr.cli import _console
 from rdrr_format.errors import MAX_LINE, RdrrError
 from rdrr_format.printing import printable, shortened
 from support.commands import rdrr as run
+from support.examples import examples
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
 
@@ -106,6 +107,7 @@ def test_a_report_prints_hostile_names_harmlessly(tmp_path, rng):
         assert_harmless(done.out + done.err)
 
 
+@examples(100)
 @given(st.text(max_size=40))
 def test_a_printed_cell_is_harmless_and_a_printable_one_is_as_it_was(text):
     out = io.StringIO()
@@ -120,6 +122,7 @@ def test_a_printed_cell_is_harmless_and_a_printable_one_is_as_it_was(text):
         assert text in out.getvalue()
 
 
+@examples(100)
 @given(st.text(max_size=200))
 def test_escaping_keeps_printable_characters(text):
     assert printable(text).isprintable()

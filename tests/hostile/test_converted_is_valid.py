@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import rdrr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdrr_format.errors import ConversionError, RdrrError
+from support.examples import examples
 from support.safetensor_files import LLAMA_CONFIG, llama_tensors, write_llama
 from support.seeds import generator_of
 
@@ -147,7 +148,7 @@ def silent() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3),
     st.sets(st.sampled_from(sorted(CONFIG)), max_size=1),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import rdrr as front
+from rdrr import _web_targets
 from rdrr.cli._progress import progress_bar
 from rdrr.cli.app import COMMANDS
 from rdrr.difference import compare_packages
@@ -124,8 +125,17 @@ def faulty(hostile, tmp_path_factory) -> Path:
     return folder
 
 
+def for_one_browser(monkeypatch):
+    """Let `rdrr web` write one program, since each takes a while."""
+    name, capabilities = next(iter(_web_targets.TARGETS.items()))
+    monkeypatch.setattr(_web_targets, "TARGETS", {name: capabilities})
+
+
 @pytest.mark.parametrize("command", COMMANDS_OF_PACKAGES)
-def test_no_name_in_a_package_forges_a_line_of_output(command, hostile, faulty, plain, tmp_path):
+def test_no_name_in_a_package_forges_a_line_of_output(
+    command, hostile, faulty, plain, tmp_path, monkeypatch
+):
+    for_one_browser(monkeypatch)
     (tmp_path / "text").write_text("Who art thou, and who is he that comes? " * 8, "utf-8")
     words = {
         "PLAIN": plain,

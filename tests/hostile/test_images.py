@@ -122,7 +122,7 @@ def test_a_file_that_is_cut_short_is_refused(kind: str) -> None:
 
 
 def test_texts_and_profiles_that_unpack_to_much_more_are_refused() -> None:
-    bomb = zlib.compress(bytes(200 << 20), 9)
+    bomb = zlib.compress(bytes(32 << 20), 9)
     for kind in (b"zTXt", b"iCCP"):
         assert read_image(png(30, 30, chunk(kind, b"name\0\0" + zlib.compress(b"x")))).size
         with pytest.raises(GenerationError, match=r"cannot be read.*too large"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from support.commands import error_line
 from support.commands import rdrr as run
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama, write_safetensors
+from support.seeds import generator_of
 
 LONG = "x" * 400
 WIDE = "é" * 200
@@ -54,11 +56,17 @@ def package(tmp_path: Path, rng) -> Path:
     return tmp_path / "package"
 
 
+@pytest.fixture(scope="module")
+def reported(request, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("reported")
+    rdrr.convert(write_llama(folder / "source", llama_tensors(generator_of(request))), folder / "a")
+    assert run("report", folder / "a", "--html", folder / "control.html").code == 0
+    return folder / "a"
+
+
 @pytest.fixture
-def converted(source: Path, tmp_path: Path) -> Path:
-    rdrr.convert(source, tmp_path / "converted")
-    assert run("report", tmp_path / "converted", "--html", tmp_path / "control.html").code == 0
-    return tmp_path / "converted"
+def converted(reported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(reported, tmp_path / "converted"))
 
 
 def edited(path: Path, change: Callable[[Any], object]) -> None:
@@ -115,6 +123,7 @@ IMPOSSIBLE = {
 """Paths that no file system accepts, and the empty one, which would mean the current folder."""
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
 def test_a_path_that_no_file_system_accepts_is_refused(source, package, call, kind, monkeypatch):
@@ -252,23 +261,29 @@ def test_bytes_that_are_not_a_report_are_refused():
     ],
 )
 def test_a_tokenizer_with_an_invalid_post_processor_does_not_break_a_conversion(source, processor):
-    def use(content: Any) -> None:
-        edited(source / "tokenizer.json", lambda document: document.update(post_processor=content))
-
-    use(processor)
+    use_post_processor(source, processor)
     with pytest.raises(ConversionError, match="cannot be read as a tokenizer"):
         rdrr.convert(source, source.parent / "out")
+
+
+def use_post_processor(source: Path, content: Any) -> None:
+    edited(source / "tokenizer.json", lambda document: document.update(post_processor=content))
+
+
+def test_a_tokenizer_with_a_valid_post_processor_is_converted(source):
+    """The control of the test above."""
     begins = {"id": "<s>", "type_id": 0}
     text = {"Sequence": {"id": "A", "type_id": 0}}
     for single, adds in (([text], False), ([{"SpecialToken": begins}, text], True)):
         token = {"id": "<s>", "ids": [1], "tokens": ["t1"]}
-        use(
+        use_post_processor(
+            source,
             {
                 "type": "TemplateProcessing",
                 "single": single,
                 "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}],
                 "special_tokens": {"<s>": token},
-            }
+            },
         )
         rdrr.convert(source, source.parent / "out", overwrite=True)
         assert rdrr.open_package(source.parent / "out").manifest.tokenizer.add_bos_token is adds

@@ -18,7 +18,7 @@ from rdrr_format.errors import SourceError, StoreError
 from rdrr_format.regular_files import map_regular, open_regular, read_regular, read_span
 from rdrr_format.stores import LocalStore
 from rdrr_manifests.validation import validate
-from support.commands import environment, error_line, rdrr
+from support.commands import environment, error_line, rdrr, rdrr_each
 from support.deadlines import HANGS
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
@@ -45,39 +45,42 @@ def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path, name):
-    path = tmp_path / name
-    os.mkfifo(path)
-    reader = READERS[name]
-    code = f"from {reader.__module__} import {reader.__name__} as read; import pathlib, sys; "
-    code += "read(pathlib.Path(sys.argv[1]))"
-    done = run_to_end(code, path)
-    assert "SourceError" in done.stderr
-    assert "not a regular file" in done.stderr
-    with pytest.raises(SourceError, match="not a regular file"):
-        reader(path)
+READ = """
+import importlib, pathlib, sys
+for module, name, path in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+    try:
+        getattr(importlib.import_module(module), name)(pathlib.Path(path))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("model.safetensors", "cannot be read (found not a regular file)"),
-        ("pytorch_model.bin", "cannot be read (found not a regular file)"),
-        ("model.gguf", "cannot be read (found not a regular file)"),
-    ],
-)
-def test_a_checkpoint_with_a_pipe_for_weights_does_not_hang(tmp_path, rng, name, words):
-    folder = write_llama(tmp_path / "model", llama_tensors(rng))
-    assert open_source(folder).tensors  # the control
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / name)
-    if name.endswith("gguf"):
-        (folder / "config.json").unlink()
-    code = "from rdrr.cli import main; main()"
-    done = run_to_end(code, "convert", folder, tmp_path / "out")
-    assert done.returncode == 1
-    assert f"{name}: {words}" in done.stderr
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    words: list[object] = []
+    for name, reader in READERS.items():
+        os.mkfifo(tmp_path / name)
+        words += [reader.__module__, reader.__name__, tmp_path / name]
+    lines = run_to_end(READ, *words).stdout.splitlines()
+    for line, (name, reader) in zip(lines, READERS.items(), strict=True):
+        assert line.startswith("SourceError ")
+        assert "not a regular file" in line
+        with pytest.raises(SourceError, match="not a regular file"):
+            reader(tmp_path / name)
+
+
+def test_a_checkpoint_with_a_pipe_for_weights_does_not_hang(tmp_path, rng):
+    names = ("model.safetensors", "pytorch_model.bin", "model.gguf")
+    for name in names:
+        folder = write_llama(tmp_path / name, llama_tensors(rng))
+        assert open_source(folder).tensors  # the control
+        (folder / "model.safetensors").unlink()
+        os.mkfifo(folder / name)
+        if name.endswith("gguf"):
+            (folder / "config.json").unlink()
+    each = rdrr_each(*(("convert", tmp_path / name, tmp_path / "out") for name in names))
+    for name, done in zip(names, each, strict=True):
+        assert done.code == 1
+        assert f"{name}: cannot be read (found not a regular file)" in done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -24,8 +24,8 @@ def backend(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(backend, made_package):
-    with front.load(made_package, backend=backend, context=128, busy_timeout=HANGS) as loaded:
+def model(backend, shallow_package):
+    with front.load(shallow_package, backend=backend, context=128, busy_timeout=HANGS) as loaded:
         yield loaded
 
 
@@ -51,8 +51,8 @@ def test_one_generation_may_be_read_by_several_threads(model, expected_texts):
     assert model.decode(generation.token_ids) == expected_texts[PROMPTS[0]]
 
 
-def test_a_thread_that_waits_too_long_gets_an_error_with_a_hint(made_package):
-    with front.load(made_package, backend="cpu", context=64, busy_timeout=0.05) as model:
+def test_a_thread_that_waits_too_long_gets_an_error_with_a_hint(shallow_package):
+    with front.load(shallow_package, backend="cpu", context=64, busy_timeout=0.05) as model:
         unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
         next(unfinished)
         with ThreadPoolExecutor(1) as pool:
@@ -64,8 +64,8 @@ def test_a_thread_that_waits_too_long_gets_an_error_with_a_hint(made_package):
             assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=HANGS)
 
 
-def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backend):
-    model = front.load(made_package, backend=backend, context=128)
+def test_closing_a_model_ends_the_generations_of_all_threads(shallow_package, backend):
+    model = front.load(shallow_package, backend=backend, context=128)
     several = threading.Barrier(THREADS + 1)
     ended = []
 

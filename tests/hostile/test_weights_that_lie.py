@@ -12,7 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdrr_converter.gguf.file import read_gguf
 from rdrr_converter.gguf.source import open_file
@@ -20,6 +20,7 @@ from rdrr_converter.sources import open_source
 from rdrr_converter.sources.safetensors import read_file
 from rdrr_format.errors import SourceError
 from safetensors import SafetensorError, safe_open
+from support.examples import examples
 from support.safetensor_files import write_raw, write_safetensors
 
 
@@ -99,7 +100,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
     return header, max(0, at + draw(st.sampled_from([0, 0, 0, 0, 1, -1])))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(layouts())
 def test_a_file_is_refused_or_read_exactly_as_safetensors_does(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[dict[str, Any], int]

@@ -8,13 +8,12 @@ import shutil
 import pytest
 import rdrr
 from rdrr_format.errors import ConversionError, UsageError
-from support.commands import EXAMPLE
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(shallow_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("doppler") / "package"
-    rdrr.convert(EXAMPLE, folder, profile="doppler")
+    rdrr.convert(shallow_checkpoint, folder, profile="doppler")
     return folder
 
 
@@ -122,8 +121,8 @@ def test_each_rule_of_the_profile_finds_its_fault_and_no_other(changed, change, 
     assert changed(change) == rules
 
 
-def test_a_package_of_the_other_profile_lacks_the_graph(tmp_path):
-    rdrr.convert(EXAMPLE, tmp_path / "plain", quantize="f16")
+def test_a_package_of_the_other_profile_lacks_the_graph(shallow_checkpoint, tmp_path):
+    rdrr.convert(shallow_checkpoint, tmp_path / "plain", quantize="f16")
     assert rdrr.validate(tmp_path / "plain").ok()
     report = rdrr.validate(tmp_path / "plain", profile="doppler")
     assert [fault.rule for fault in report.errors] == ["doppler-execution"]
@@ -135,10 +134,10 @@ def test_an_unknown_profile_is_a_usage_error(package):
 
 
 def test_a_model_that_doppler_computes_differently_is_refused_before_anything_is_written(
-    tmp_path,
+    shallow_checkpoint, tmp_path
 ):
-    source = shutil.copytree(EXAMPLE, tmp_path / "yarn")
-    config = json.loads((EXAMPLE / "config.json").read_text(encoding="utf-8"))
+    source = shutil.copytree(shallow_checkpoint, tmp_path / "yarn")
+    config = json.loads((shallow_checkpoint / "config.json").read_text(encoding="utf-8"))
     config.pop("rope_scaling", None)
     config["rope_parameters"] = {
         "rope_type": "yarn",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdrr_format.errors import ManifestError, RdrrError
 from rdrr_manifests.faults import of_severity
@@ -18,6 +18,7 @@ from rdrr_manifests.package import open_package
 from rdrr_manifests.reading import read_manifest
 from rdrr_manifests.rules import examine
 from rdrr_manifests.validation import validate
+from support.examples import examples
 from support.manifests import valid_manifest, write_package
 from support.seeds import generator_of
 from support.towers import manifest_with_tower
@@ -83,7 +84,7 @@ def mutated(draw: st.DrawFn, *bases: int) -> dict[str, Any]:
     return manifest
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(mutated())
 def test_a_mutated_manifest_can_be_examined(manifest: dict[str, Any]) -> None:
     try:
@@ -111,7 +112,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(mutated(0))
 def test_a_package_with_a_mutated_manifest_can_be_validated(
     folder: Path, manifest: dict[str, Any]
@@ -132,7 +133,7 @@ def test_a_negative_shard_or_offset_is_a_fault(folder: Path, key: str, value: in
     assert "tensor-bounds" in {fault.rule for fault in validate(folder, deep=True).faults}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.binary(max_size=64) | st.text(max_size=64).map(lambda text: text.encode("utf-8")))
 def test_arbitrary_bytes_are_refused_with_one_line(raw: bytes) -> None:
     with pytest.raises(ManifestError) as caught:
@@ -140,7 +141,7 @@ def test_arbitrary_bytes_are_refused_with_one_line(raw: bytes) -> None:
     assert str(caught.value).isprintable()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.dictionaries(st.sampled_from([*valid_manifest(), "config", "groups"]), VALUES))
 def test_any_object_with_the_keys_of_a_manifest_can_be_examined(data: dict[str, Any]) -> None:
     examination = examine(data)

@@ -42,6 +42,7 @@ def test_there_are_enough_faults_with_names_of_their_own() -> None:
     assert set(known_survivors()) <= set(counts)
 
 
+@pytest.mark.thorough
 def test_a_copy_has_the_fault_and_then_the_code_again(tmp_path) -> None:
     copy, fault = Copy(tmp_path), FAULTS[0]
     path, text = tmp_path / fault.file, (ROOT / fault.file).read_text(encoding="utf-8")

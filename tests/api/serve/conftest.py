@@ -24,15 +24,15 @@ def working(package: Path, backend: str) -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="session")
-def worker(made_package) -> Iterator[Worker]:
+def worker(shallow_package) -> Iterator[Worker]:
     """A worker on the backend `cpu`: what is said over HTTP does not depend on the backend."""
-    yield from working(made_package, "cpu")
+    yield from working(shallow_package, "cpu")
 
 
 @pytest.fixture(scope="module")
-def gpu_worker(made_package) -> Iterator[Worker]:
+def gpu_worker(shallow_package) -> Iterator[Worker]:
     """A worker on the backend `wgpu`, whose software adapter takes many times as long."""
-    yield from working(made_package, "wgpu")
+    yield from working(shallow_package, "wgpu")
 
 
 @pytest.fixture(scope="session")

@@ -63,9 +63,9 @@ def served(package, backend: str, slots: int) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def alone(made_package) -> Iterator[Callable[[Sequence[int]], list[str]]]:
+def alone(shallow_package) -> Iterator[Callable[[Sequence[int]], list[str]]]:
     """Returns texts from a model that does nothing else."""
-    with rdrr.load(made_package, backend="cpu", context=CONTEXT) as model:
+    with rdrr.load(shallow_package, backend="cpu", context=CONTEXT) as model:
 
         @cache
         def text(number: int) -> str:
@@ -111,9 +111,9 @@ def texts_together(
         return [answer.result() for answer in answers]
 
 
-def test_32_clients_get_the_texts_that_each_gets_alone(made_package, alone, rng):
+def test_32_clients_get_the_texts_that_each_gets_alone(shallow_package, alone, rng):
     chance = random.Random(int(rng.integers(2**32)))
-    with served(made_package, "cpu", slots=8) as server:
+    with served(shallow_package, "cpu", slots=8) as server:
         texts = texts_together(server, [BODIES[at] for at in DAILY], chance, 1.0)
     assert texts == alone(DAILY)
     assert len(set(texts)) > 0.8 * len(texts), "a text of another client would not be noticed"
@@ -122,11 +122,11 @@ def test_32_clients_get_the_texts_that_each_gets_alone(made_package, alone, rng)
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["cpu", "wgpu"])
 def test_rounds_of_128_clients_give_the_texts_that_each_gets_alone(
-    made_package, alone, rng, backend
+    shallow_package, alone, rng, backend
 ):
     chance = random.Random(int(rng.integers(2**32)))
     for slots in (3, 32):
-        with served(made_package, backend, slots) as server:
+        with served(shallow_package, backend, slots) as server:
             for _ in range(ROUNDS):
                 order = chance.sample(range(len(BODIES)), len(BODIES))
                 texts = texts_together(server, [BODIES[at] for at in order], chance, 2.0)

@@ -52,10 +52,10 @@ class FullDisk(io.StringIO):
 
 @pytest.mark.parametrize("log", [io.StringIO, FullDisk])
 def test_a_model_that_fails_is_an_error_for_each_request_and_is_loaded_again(
-    made_package, monkeypatch, log
+    shallow_package, monkeypatch, log
 ):
     monkeypatch.setattr(worker_module, "RESTART_SECONDS", 1.0)
-    worker = Worker(lambda: rdrr.load(made_package, backend="cpu", context=64), slots=2, queue=8)
+    worker = Worker(lambda: rdrr.load(shallow_package, backend="cpu", context=64), slots=2, queue=8)
     model = worker.start()
 
     def fail(*_: object) -> None:
@@ -87,9 +87,9 @@ class InstantWorker(ScriptedWorker):
 
 
 @pytest.fixture(scope="module")
-def instant(made_package) -> Iterator[Running]:
+def instant(shallow_package) -> Iterator[Running]:
     with (
-        rdrr.load(made_package, backend="cpu", context=64) as model,
+        rdrr.load(shallow_package, backend="cpu", context=64) as model,
         serving(InstantWorker(model)) as server,
     ):
         yield server

@@ -106,7 +106,7 @@ def test_thoughts_text_and_calls_are_blocks_in_their_order(worker, tools_templat
 
 def test_a_stop_sequence_is_named(own):
     whole = own.messages.create(messages=MESSAGES, **GREEDY).content[0].text
-    stop = whole.split()[1]
+    stop = whole[4:8]
     answer = own.messages.create(messages=MESSAGES, stop_sequences=[stop], **GREEDY)
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", stop)
 

@@ -144,9 +144,9 @@ def test_a_part_of_a_stream_is_one_line_for_every_client(worker, path):
 
 
 @pytest.fixture
-def packages(made_package):
+def packages(shallow_package):
     """A server of a package that is not loaded yet."""
-    pool = pool_of_packages([str(made_package)], LoadOptions(backend="cpu"), ServeOptions())
+    pool = pool_of_packages([str(shallow_package)], LoadOptions(backend="cpu"), ServeOptions())
     yield pool
     pool.close()
 
@@ -197,10 +197,10 @@ def test_errors_are_a_text(server):
 
 
 @pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
-def test_errors_name_the_model_and_not_the_folder_of_its_package(packages, made_package, path):
+def test_errors_name_the_model_and_not_the_folder_of_its_package(packages, shallow_package, path):
     name = packages.offers[0].name
     with TestClient(application(packages)) as client:
         answer = client.post(path, json={"model": name, "input": "Hello"})
     assert answer.status_code == 400
     assert f"{name}: this package is no embedding model" in answer.text
-    assert str(made_package) not in answer.text
+    assert str(shallow_package) not in answer.text

@@ -13,9 +13,11 @@ from rdrr.serve.responses import replica_of
 
 
 @pytest.fixture(scope="module")
-def replica(made_package) -> Iterator[Replica]:
+def replica(shallow_package) -> Iterator[Replica]:
     load = {"backend": "cpu", "context": 320}
-    served = Served(packages=(str(made_package),), load=load, options=ServeOptions(), key="secret")
+    served = Served(
+        packages=(str(shallow_package),), load=load, options=ServeOptions(), key="secret"
+    )
     opened = Replica(served, "r1")
     yield opened
     opened.close()

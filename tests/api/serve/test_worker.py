@@ -72,8 +72,10 @@ def test_jobs_that_run_together_get_the_texts_that_they_get_alone(request, name)
     assert worker.jobs == 0
 
 
-def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(gpu_worker):
-    worker, model = gpu_worker, gpu_worker.model  # only a GPU runs ahead of what is read
+@pytest.mark.parametrize("name", ["worker", pytest.param("gpu_worker", marks=pytest.mark.thorough)])
+def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(request, name):
+    worker = request.getfixturevalue(name)  # only a GPU runs ahead of what is read
+    model, restarts = worker.model, worker.restarts
     first, second = (model.encode(prompt) for prompt in PROMPTS[:2])
     alone, received = job(second)
     worker.submit(alone)
@@ -85,6 +87,7 @@ def test_a_text_that_a_stop_string_ends_leaves_the_ids_of_the_others_in_order(gp
     worker.submit(*(each for each, _ in jobs))
     assert jobs[0][1].rest()[-1].stop == stop
     assert_same_ids(ids_of(jobs[1][1]), expected, second, model.package)
+    assert worker.restarts == restarts
 
 
 def test_a_job_that_nobody_waits_for_gives_its_place_to_another(worker):
@@ -187,12 +190,12 @@ def test_a_text_whose_server_has_stopped_is_no_fault_of_the_model(worker):
     assert (worker.restarts, worker.is_alive) == (restarts, True)
 
 
-def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(made_package, monkeypatch):
+def test_a_failed_model_is_loaded_again_and_its_jobs_are_told(shallow_package, monkeypatch):
     monkeypatch.setattr(worker_module, "RESTART_SECONDS", 0.0)
     opened = []
 
     def open_model() -> rdrr.Model:
-        opened.append(rdrr.load(made_package, backend="cpu", context=64))
+        opened.append(rdrr.load(shallow_package, backend="cpu", context=64))
         return opened[-1]
 
     started = Worker(open_model, slots=2, queue=4)
@@ -223,8 +226,10 @@ def test_a_model_that_cannot_be_loaded_is_an_error_at_the_start(tmp_path):
         Worker(lambda: rdrr.load(tmp_path / "none"), slots=1, queue=1).start()
 
 
-def test_stopping_lets_the_jobs_end_that_run(made_package):
-    started = Worker(lambda: rdrr.load(made_package, backend="cpu", context=64), slots=1, queue=1)
+def test_stopping_lets_the_jobs_end_that_run(shallow_package):
+    started = Worker(
+        lambda: rdrr.load(shallow_package, backend="cpu", context=64), slots=1, queue=1
+    )
     prompt = started.start().encode(PROMPTS[0])
     running, received = job(prompt, 20)
     started.submit(running)

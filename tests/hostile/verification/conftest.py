@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.commands import EXAMPLE, rdrr
+from support.commands import rdrr
 from support.hashing import count_hashing
 from support.verification import let_times_settle
 
@@ -26,10 +26,11 @@ def hashed(monkeypatch) -> Counter[str]:
 
 
 @pytest.fixture(scope="session")
-def sharded_package(tmp_path_factory) -> Path:
-    """Convert the bundled checkpoint to several shards; tests must not change this package."""
+def sharded_package(shallow_checkpoint, tmp_path_factory) -> Path:
+    """Convert the shallow checkpoint to several shards; tests must not change this package."""
     folder = tmp_path_factory.mktemp("shards") / "small-llama"
-    done = rdrr("convert", EXAMPLE, folder, "--shard-size", "1MiB", "--quiet")
+    stored = ("--quantize", "f16", "--shard-size", "1MiB", "--quiet")
+    done = rdrr("convert", shallow_checkpoint, folder, *stored)
     assert done.code == 0, done.err
     return folder
 

@@ -129,7 +129,23 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_cache_is_empty_and_replaced(tmp_path):
+    path, file, state = tmp_path / "memory.json", Path("/a"), FileState(1, 2, 3, 4, 5)
+    for content in DAMAGED.values():
+        path.write_bytes(content)
+        known = VerifiedFiles(path)
+        assert not known.has(file, state, "sha256:ab")
+        known.add([(file, state, "sha256:ab")])
+        assert VerifiedFiles(path).has(file, state, "sha256:ab")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(content, id=name, marks=() if name == "cut short" else pytest.mark.thorough)
+        for name, content in DAMAGED.items()
+    ],
+)
 def test_a_damaged_cache_file_is_ignored(package, cache_file, hashed, content):
     cache_file.parent.mkdir(parents=True)
     cache_file.write_bytes(content)
@@ -206,6 +222,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.thorough  # two tests above: processes share a cache, and each load reads it
 def test_a_file_that_one_process_verified_is_not_hashed_by_another(package, hashed):
     words = ("generate", package, "--prompt", PROMPT, "--max-tokens", 1, "--backend", "cpu")
     assert rdrr(*words, own_process=True).code == 0
