@@ -6,6 +6,7 @@ refused there and here by the same names; `tests/data/vectors/refused_tokenizers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +37,9 @@ KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Types of the steps of each part that browsers read."""
+
+_IGNORING_CASE = re.compile(r"\(\?i:((?:[^()\[\]\\]|\[[a-zA-Z]+\])*)\)")
+_FOLDED_OTHERWISE = re.compile(r"[^\0-\x7f]|ss|st|f[fil]", re.IGNORECASE | re.ASCII)
 
 
 def unread_in_browsers(tokenizer: Mapping[str, Any]) -> str | None:
@@ -75,6 +79,8 @@ def _steps(step: Any) -> Iterator[Step]:
 def _option(part: str, step: Step) -> str | None:
     """Return what a step of a known type has that browsers do not read."""
     kind, behavior = step["type"], step.get("behavior", "Isolated")
+    if part != "decoder" and _folds(str((step.get("pattern") or {}).get("Regex", ""))):
+        return "a pattern that ignores case"
     if part == "decoder":
         is_regex = kind == "Replace" and "String" not in step.get("pattern", {})
         return "the decoder Replace with a regular expression" if is_regex else None
@@ -87,6 +93,16 @@ def _option(part: str, step: Step) -> str | None:
     if kind == "Split" and not _splits(step, behavior):
         return f"the pre-tokenizer Split ({behavior}{', inverted' if step.get('invert') else ''})"
     return None
+
+
+def _folds(regex: str) -> bool:
+    """Return whether a pattern ignores the case of more than ASCII letters and classes of them.
+
+    Of these `s` and `k` have a third form, which browsers know, and `ss` and the like a ligature.
+    """
+    bodies = _IGNORING_CASE.findall(regex)
+    rest = _IGNORING_CASE.sub("", regex)
+    return bool(re.search(r"\(\?[a-z]*i", rest)) or any(map(_FOLDED_OTHERWISE.search, bodies))
 
 
 def _splits(step: Step, behavior: str) -> bool:

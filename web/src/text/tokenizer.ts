@@ -71,10 +71,14 @@ export class Tokenizer {
     if (!text) return [];
     const { model, pre_tokenizer: pre } = this.#library;
     const words = pre ? pre.pre_tokenize(text, { section_index: isFirst ? 0 : 1 }) : [text];
-    // Word by word: unknown characters of two words are two unknown tokens.
-    const pieces = words.flatMap((word) => model._call([word]));
     const { tokens_to_ids: ids, unk_token_id: unknown } = model;
-    const fallsBack = this.#file.model.type === 'Unigram' && this.#file.model['byte_fallback'] === true;
+    const { type, byte_fallback: hasBytes, ignore_merges: asWhole } = this.#file.model;
+    // Where nothing stands for unknown characters, those around them are merged.
+    const known = (word: string): string => (asWhole && ids.has(word) ? word : Array.from(word).filter((character) => ids.has(character)).join(''));
+    const leavesOut = type === 'BPE' && unknown === undefined && !hasBytes;
+    // Word by word: unknown characters of two words are two unknown tokens.
+    const pieces = words.flatMap((word) => model._call([leavesOut ? known(word) : word]));
+    const fallsBack = type === 'Unigram' && hasBytes === true;
     return pieces.flatMap((piece) => ids.get(piece) ?? ((fallsBack ? bytesOf(piece, ids) : null) ?? unknown ?? []));
   }
 
