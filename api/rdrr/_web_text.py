@@ -70,6 +70,9 @@ def _steps(step: Any) -> Iterator[Step]:
         return
     lists = ("normalizers", "pretokenizers", "processors", "decoders")
     inner = [item for key in lists for item in step.get(key) or ()]
+    others = [each for item in (step.get("pretokenizers") or ())[1:] for each in _steps(item)]
+    if any(each.get("prepend_scheme") == "first" for each in others):
+        yield {"type": "Metaspace (first) behind another"}
     if step.get("type") != "Sequence":
         yield step
     for each in inner:

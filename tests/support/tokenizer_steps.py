@@ -47,12 +47,12 @@ def words() -> list[str]:
     """Return random texts of pieces that the vocabularies of `tokenizers` have or lack."""
     chance = random.Random(20)
     mixed = ["".join(chance.choices(_PIECES, k=chance.randint(1, 7))) for _ in range(90)]
-    return [*mixed, "☃a sa"]
+    return [*mixed, "☃a sa", " a", "   ", "a      a  "]
 
 
 def tokenizers() -> dict[str, Any]:
     """Return tokenizers for what models do with unknown text, and for added tokens."""
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
     def numbered(*tokens: str) -> dict[str, int]:
         return {token: at for at, token in enumerate(("<unk>", *tokens))}
@@ -68,10 +68,21 @@ def tokenizers() -> dict[str, Any]:
         tokenizer.add_tokens([AddedToken(token, **options) for token in tokens])
         return tokenizer
 
+    def normal(*steps: Any, pre: Any = None) -> Any:
+        tokenizer = Tokenizer(models.BPE(letters, merges, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.Sequence(list(steps))
+        tokenizer.pre_tokenizer = pre or pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
     pieces = numbered(*"sa1é'#", "sa", "##a", "##s", "##1", "##as", "##'", "##☃", "☃")
     letters = numbered(*"sa1é'", "sa", "as", "☃a")
     merges = [("s", "a"), ("a", "s")]
+    strip, first = normalizers.Strip(), pre_tokenizers.Metaspace("1", prepend_scheme="first")
+    spaces = split(models.WordLevel(numbered("a"), unk_token="<unk>"))
+    spaces.add_tokens([AddedToken("  ", lstrip=True, rstrip=True)])
     return {
+        "Prepend behind Strip": normal(strip, normalizers.Prepend("a")),
+        "Metaspace, first, behind Strip": normal(strip, pre=first),
         "WordPiece": split(models.WordPiece(pieces, unk_token="<unk>")),
         "WordPiece, short words": split(
             models.WordPiece(pieces, unk_token="<unk>", max_input_chars_per_word=4)
@@ -82,6 +93,7 @@ def tokenizers() -> dict[str, Any]:
         "BPE, left out": split(models.BPE(letters, merges)),
         "BPE, whole words": split(models.BPE(letters, merges, ignore_merges=True)),
         "added tokens": with_added(),
+        "added tokens, spaces": spaces,
         "added tokens, single words": with_added(single_word=True),
         "added tokens, stripped left": with_added(single_word=True, lstrip=True),
         "added tokens, stripped right": with_added(rstrip=True),
@@ -119,6 +131,8 @@ def made() -> dict[str, Any]:
             f"Split, merged with {text}": pre_tokenizers.Split(text, "merged_with_previous")
             for text in (" ", "s", "#", "σ")
         },
+        "Split, removed text": pre_tokenizers.Split("s1", "removed"),
+        "Split, removed groups": pre_tokenizers.Split(Regex(r"(a|s)1?|[(#]|\("), "removed"),
         **{
             f"Metaspace, {scheme}": pre_tokenizers.Metaspace(prepend_scheme=scheme)
             for scheme in ("always", "first", "never")

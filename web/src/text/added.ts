@@ -29,9 +29,10 @@ export class AddedTokens {
       const end = index + written.length;
       if (token.single_word && (ENDS_WORD.test(text.slice(0, index)) || BEGINS_WORD.test(text.slice(end)))) continue;
       const from = token.lstrip ? Math.max(begin, spaceBefore(text, index)) : index;
+      const until = token.rstrip ? spaceAfter(text, end) : end;
       if (begin < from) sections.push(text.slice(begin, from));
-      sections.push(token.id);
-      begin = token.rstrip ? spaceAfter(text, end) : end;
+      if (from < until) sections.push(token.id); // unless the token before has taken all of the space that this one is
+      begin = until;
     }
     if (begin < text.length) sections.push(text.slice(begin));
     return sections;

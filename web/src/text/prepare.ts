@@ -60,9 +60,10 @@ function checkModel(model: Description): void {
 
 const NORMALIZERS: Readonly<Record<string, (step: Description) => Description>> = {
   Sequence: (step) => normalizers(...(step['normalizers'] as Description[]).map(normalizerOf)),
-  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'Prepend', 'StripAccents'].map((type) => [type, (step: Description) => step])),
-  // The library gives the content to a function that reads $ as a reference.
-  Replace: (step) => ({ ...step, pattern: patternOf(step), content: String(step['content']).replaceAll('$', '$$$$') }),
+  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'StripAccents'].map((type) => [type, (step: Description) => step])),
+  Replace: (step) => ({ ...step, pattern: patternOf(step), content: contentOf(step['content']) }),
+  // Nothing is put before an empty text.
+  Prepend: ({ prepend }) => replaced('\\A(?=[\\s\\S])', contentOf(prepend)),
   BertNormalizer: bert,
   // Python's library knows no special sigma for the end of a word.
   Lowercase: (step) => normalizers(replaced('Σ', 'σ'), step),
@@ -78,6 +79,8 @@ function normalizerOf(step: Description): Description {
 }
 
 const normalizers = (...steps: Description[]): Description => ({ type: 'Sequence', normalizers: steps });
+// The library gives the content to a function that reads $ as a reference.
+const contentOf = (content: unknown): string => String(content).replaceAll('$', '$$$$');
 const replaced = (Regex: string, content: string): Description => ({ type: 'Replace', pattern: { Regex }, content });
 
 const IDEOGRAPHS =
@@ -101,7 +104,12 @@ export const WORD = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
 const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
 
 const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description>> = {
-  Sequence: (step) => sequence(...(step['pretokenizers'] as Description[]).map(preTokenizerOf)),
+  Sequence: (step) => {
+    const steps = step['pretokenizers'] as Description[];
+    // The library takes every word for the first.
+    if (JSON.stringify(steps.slice(1)).includes('"prepend_scheme":"first"')) throw refused('the pre-tokenizer Metaspace (first) behind another');
+    return sequence(...steps.map(preTokenizerOf));
+  },
   ByteLevel: byteLevel,
   Metaspace: metaspace,
   Split: splitOf,
@@ -144,13 +152,17 @@ function splitOf(step: Description): Description {
   const { String: text } = pattern;
   const behavior = String(step['behavior']);
   const invert = step['invert'] === true;
-  if (behavior === 'Removed' || (behavior === 'Isolated' && !invert)) return { ...step, pattern };
+  if (behavior === 'Isolated' && !invert) return { ...step, pattern };
+  if (behavior === 'Removed') return { ...step, pattern: { Regex: ungrouped(pattern.Regex ?? Array.from(text!, codeOf).join('')) } };
   if (behavior === 'MergedWithPrevious' && !invert && text !== undefined && [...text].length === 1) {
     const mark = codeOf(text);
     return matched(`[^${mark}]*${mark}|[^${mark}]+`);
   }
   throw refused(`the pre-tokenizer Split (${behavior}${invert ? ', inverted' : ''})`);
 }
+
+// The library keeps what groups hold; escapes and classes have none.
+const ungrouped = (regex: string): string => regex.replace(/\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)/gs, (part) => (part === '(' ? '(?:' : part));
 
 // A character as patterns may have it anywhere.
 const codeOf = (character: string): string => `\\u{${character.codePointAt(0)!.toString(16)}}`;

@@ -64,7 +64,15 @@ export class Tokenizer {
   private encodeSection(text: string, isFirst: boolean, control: boolean): number[] {
     const normal = this.library.normalizer?.normalize(text) ?? text;
     const sections = control ? this.normalized.sections(normal) : [normal];
-    return sections.flatMap((section, at) => (typeof section === 'number' ? section : this.encodeText(section, isFirst && at === 0)));
+    const begins = isFirst && !this.loses(text);
+    return sections.flatMap((section, at) => (typeof section === 'number' ? section : this.encodeText(section, begins && at === 0)));
+  }
+
+  // Whether the normalizer removes the first character: what follows is not the beginning of the text then.
+  private loses(text: string): boolean {
+    const { normalizer } = this.library;
+    if (!normalizer || !text) return false;
+    return normalizer.normalize(`${String.fromCodePoint(text.codePointAt(0)!)}a`) === normalizer.normalize('a');
   }
 
   private encodeText(text: string, isFirst: boolean): number[] {
