@@ -6,6 +6,7 @@ refused there and here by the same names; `tests/data/vectors/refused_tokenizers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +38,9 @@ KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Types of the steps of each part that browsers read."""
 
+_IGNORING_CASE = re.compile(r"\(\?i:((?:[^()\[\]\\]|\[[a-zA-Z]+\])*)\)")
+_FOLDED_OTHERWISE = re.compile(r"[^\0-\x7f]|ss|st|f[fil]", re.IGNORECASE | re.ASCII)
+
 
 def unread_in_browsers(tokenizer: Mapping[str, Any]) -> str | None:
     """Return what of a tokenizer.json browsers would read differently; None for nothing.
@@ -66,6 +70,9 @@ def _steps(step: Any) -> Iterator[Step]:
         return
     lists = ("normalizers", "pretokenizers", "processors", "decoders")
     inner = [item for key in lists for item in step.get(key) or ()]
+    others = [each for item in (step.get("pretokenizers") or ())[1:] for each in _steps(item)]
+    if any(each.get("prepend_scheme") == "first" for each in others):
+        yield {"type": "Metaspace (first) behind another"}
     if step.get("type") != "Sequence":
         yield step
     for each in inner:
@@ -75,6 +82,8 @@ def _steps(step: Any) -> Iterator[Step]:
 def _option(part: str, step: Step) -> str | None:
     """Return what a step of a known type has that browsers do not read."""
     kind, behavior = step["type"], step.get("behavior", "Isolated")
+    if part != "decoder" and _folds(str((step.get("pattern") or {}).get("Regex", ""))):
+        return "a pattern that ignores case"
     if part == "decoder":
         is_regex = kind == "Replace" and "String" not in step.get("pattern", {})
         return "the decoder Replace with a regular expression" if is_regex else None
@@ -87,6 +96,16 @@ def _option(part: str, step: Step) -> str | None:
     if kind == "Split" and not _splits(step, behavior):
         return f"the pre-tokenizer Split ({behavior}{', inverted' if step.get('invert') else ''})"
     return None
+
+
+def _folds(regex: str) -> bool:
+    """Return whether a pattern ignores the case of more than ASCII letters and classes of them.
+
+    Of these `s` and `k` have a third form, which browsers know, and `ss` and the like a ligature.
+    """
+    bodies = _IGNORING_CASE.findall(regex)
+    rest = _IGNORING_CASE.sub("", regex)
+    return bool(re.search(r"\(\?[a-z]*i", rest)) or any(map(_FOLDED_OTHERWISE.search, bodies))
 
 
 def _splits(step: Step, behavior: str) -> bool:

@@ -1,5 +1,7 @@
 """Vectors of single steps of tokenizers: what each makes of texts of all kinds of characters.
 
+Of models and added tokens they have the ids of a tokenizer that has little else.
+
 `python -m support.tokenizer_steps` writes them again (with `tests` in PYTHONPATH). The texts of
 `text_vectors` are written by people and hold few of the characters on which libraries differ.
 """
@@ -22,6 +24,12 @@ _RANGES = (
 )  # fmt: skip
 _NOTABLE = "\x85\ufeff\u180e\u200c\u200d\x1c\x1f²½Ⅰⓐ‿_ \xa0\u2028\u3000aAΣσ1's\n\r$#▁ \n"
 """Spaces, letters and numbers of which there is more than one idea."""
+_PIECES = (
+    *("a", "sa", "as", "A", "1", "σ", "é", "½", "_", "ⓐ", "☃", "ß", "'s", "'S", "'ſ", "'LL"),
+    *("'ll", "\u212a", "#", "##a", "<s>", "<S>", "<1>", "-", " ", "  ", "\n", "\u3000"),
+    *("\u200d", "\u0301"),
+)
+"""Words, parts of them, added tokens, and what may stand beside these."""
 
 
 def texts() -> list[str]:
@@ -35,6 +43,63 @@ def texts() -> list[str]:
     return [*notable, *mixed, "ΑΣ ΣΑΣ", "Straße İstanbul ẞ", "$& $1 $$", " a \n b "]
 
 
+def words() -> list[str]:
+    """Return random texts of pieces that the vocabularies of `tokenizers` have or lack."""
+    chance = random.Random(20)
+    mixed = ["".join(chance.choices(_PIECES, k=chance.randint(1, 7))) for _ in range(90)]
+    return [*mixed, "☃a sa", " a", "   ", "a      a  "]
+
+
+def tokenizers() -> dict[str, Any]:
+    """Return tokenizers for what models do with unknown text, and for added tokens."""
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+    def numbered(*tokens: str) -> dict[str, int]:
+        return {token: at for at, token in enumerate(("<unk>", *tokens))}
+
+    def split(model: Any) -> Any:
+        tokenizer = Tokenizer(model)
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+    def with_added(**options: bool) -> Any:
+        tokenizer = split(models.BPE(numbered(*"sa1_'-"), [], unk_token="<unk>"))
+        tokens = ("<s>", "a", "'s", "<1>")
+        tokenizer.add_tokens([AddedToken(token, **options) for token in tokens])
+        return tokenizer
+
+    def normal(*steps: Any, pre: Any = None) -> Any:
+        tokenizer = Tokenizer(models.BPE(letters, merges, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.Sequence(list(steps))
+        tokenizer.pre_tokenizer = pre or pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+    pieces = numbered(*"sa1é'#", "sa", "##a", "##s", "##1", "##as", "##'", "##☃", "☃")
+    letters = numbered(*"sa1é'", "sa", "as", "☃a")
+    merges = [("s", "a"), ("a", "s")]
+    strip, first = normalizers.Strip(), pre_tokenizers.Metaspace("1", prepend_scheme="first")
+    spaces = split(models.WordLevel(numbered("a"), unk_token="<unk>"))
+    spaces.add_tokens([AddedToken("  ", lstrip=True, rstrip=True)])
+    return {
+        "Prepend behind Strip": normal(strip, normalizers.Prepend("a")),
+        "Metaspace, first, behind Strip": normal(strip, pre=first),
+        "WordPiece": split(models.WordPiece(pieces, unk_token="<unk>")),
+        "WordPiece, short words": split(
+            models.WordPiece(pieces, unk_token="<unk>", max_input_chars_per_word=4)
+        ),
+        "WordLevel": split(models.WordLevel(numbered("sa", "a", "☃"), unk_token="<unk>")),
+        "BPE": split(models.BPE(letters, merges, unk_token="<unk>")),
+        "BPE, fused": split(models.BPE(letters, merges, unk_token="<unk>", fuse_unk=True)),
+        "BPE, left out": split(models.BPE(letters, merges)),
+        "BPE, whole words": split(models.BPE(letters, merges, ignore_merges=True)),
+        "added tokens": with_added(),
+        "added tokens, spaces": spaces,
+        "added tokens, single words": with_added(single_word=True),
+        "added tokens, stripped left": with_added(single_word=True, lstrip=True),
+        "added tokens, stripped right": with_added(rstrip=True),
+    }
+
+
 def made() -> dict[str, Any]:
     """Return the texts, and for each step its description and what it makes of them."""
     from tokenizers import Regex, normalizers, pre_tokenizers
@@ -46,6 +111,7 @@ def made() -> dict[str, Any]:
         "BertNormalizer, cased": normalizers.BertNormalizer(lowercase=False),
         "Lowercase": normalizers.Lowercase(),
         "Replace": normalizers.Replace("a", "$&x"),
+        "Replace, any case": normalizers.Replace(Regex("(?i:sa|k)"), "x"),
         "Strip": normalizers.Strip(),
         "Strip, right": normalizers.Strip(left=False),
         "StripAccents": normalizers.StripAccents(),
@@ -57,10 +123,27 @@ def made() -> dict[str, Any]:
         "Digits, single": pre_tokenizers.Digits(individual_digits=True),
         "Punctuation": pre_tokenizers.Punctuation(),
         "Split": split,
+        **{
+            f"Split, {pattern}": pre_tokenizers.Split(Regex(pattern), "isolated")
+            for pattern in (r"(?i:'S|'ll|k|-?a_)", r"'(?i:[sDmt]|ll)|\p{L}+")
+        },
+        **{
+            f"Split, merged with {text}": pre_tokenizers.Split(text, "merged_with_previous")
+            for text in (" ", "s", "#", "σ")
+        },
+        "Split, removed text": pre_tokenizers.Split("s1", "removed"),
+        "Split, removed groups": pre_tokenizers.Split(Regex(r"(a|s)1?|[(#]|\("), "removed"),
+        **{
+            f"Metaspace, {scheme}": pre_tokenizers.Metaspace(prepend_scheme=scheme)
+            for scheme in ("always", "first", "never")
+        },
+        "Metaspace, whole": pre_tokenizers.Metaspace(split=False),
+        "Metaspace, #": pre_tokenizers.Metaspace("#"),
+        "Metaspace, ^": pre_tokenizers.Metaspace("^"),
         "Whitespace": pre_tokenizers.Whitespace(),
         "WhitespaceSplit": pre_tokenizers.WhitespaceSplit(),
     }
-    given = texts()
+    given = [*texts(), *words()]
     return {
         "texts": given,
         "normalizers": {
@@ -73,6 +156,14 @@ def made() -> dict[str, Any]:
                 "made": [[word for word, _ in step.pre_tokenize_str(text)] for text in given],
             }
             for name, step in pre.items()
+        },
+        "words": words(),
+        "tokenizers": {
+            name: {
+                "step": json.loads(tokenizer.to_str()),
+                "made": [tokenizer.encode(text).ids for text in words()],
+            }
+            for name, tokenizer in tokenizers().items()
         },
     }
 

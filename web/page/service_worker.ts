@@ -1,5 +1,5 @@
 // Keeps the page and its small files, so that it opens without a network. The network comes first:
-// what is kept is for when there is none. Weights are kept by the runtime itworker.
+// what is kept is for when there is none. Weights are kept by the runtime itself.
 
 interface Fetching extends Event {
   readonly request: Request;

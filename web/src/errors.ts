@@ -14,6 +14,15 @@ export class RdrrError extends Error {
   }
 }
 
+/** Return a JSON file that `rdrr web` writes, of the format and version that this runtime reads; `what` it is called in errors. */
+export function parseVersioned<File extends { format?: string; version?: number }>(text: string, where: string, what: string, format: string, version: number): File {
+  const file = parseJson<File>(text, where);
+  if (file.format !== format) throw new RdrrError('format', `${where}: not ${what}, which \`rdrr web\` writes`);
+  if (file.version === version) return file;
+  const hint = 'run `rdrr web` again with the version of rdrr that this runtime is from';
+  throw new RdrrError('format', `${where}: ${what} of version ${file.version}, expected ${version}; ${hint}`);
+}
+
 /** Return the value of a JSON file, which the caller has not checked yet. */
 export function parseJson<Value>(text: string, where: string): Value {
   try {

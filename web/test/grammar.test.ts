@@ -28,7 +28,7 @@ const has = (mask: Uint32Array, id: number): boolean => Boolean((mask[id >> 5]! 
 
 for (const name of NAMES) {
   test(`${name}: a schema lets its texts follow, and nothing else`, async () => {
-    const text = new Text({ tokenizer: JSON.stringify(kinds[name].tokenizer), config: JSON.stringify(tokens), template: null, stated: null, ends });
+    const text = new Text({ tokenizer: JSON.stringify(kinds[name].tokenizer), config: JSON.stringify(tokens), template: null, ends });
     const { vocabulary } = text;
     const grammars = await Grammars.open(library, vocabulary, vocabulary.tokens.length, ends);
     const special = vocabulary.tokens.flatMap((token, id) => (token || ends.includes(id) ? [] : [id]));

@@ -15,11 +15,15 @@ const PARTS: TextEvent[] = [
   { index: 1, text: '', ids: [], finish: 'length', deltas: [], usage },
 ];
 
-async function* parts(): AsyncGenerator<AnyEvent> {
-  yield* PARTS;
+class Parts extends Answers {
+  readonly model = { id: 'm' };
+
+  async *run(): AsyncGenerator<AnyEvent> {
+    yield* PARTS;
+  }
 }
 
-const { chat, completions } = new Answers(() => 'm', parts);
+const { chat, completions } = new Parts();
 const messages = [{ role: 'user', content: 'a' }];
 
 test('a whole chat has the parts of its stream together', async () => {

@@ -4,9 +4,10 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { prepared, readFile } from '../src/text/prepare.js';
+import { Tokenizer as Ours } from '../src/text/tokenizer.js';
 
 interface Steps<Made> { [name: string]: { step: object; made: Made[] } }
-interface Vectors { texts: string[]; normalizers: Steps<string>; pre_tokenizers: Steps<string[]> }
+interface Vectors { texts: string[]; normalizers: Steps<string>; pre_tokenizers: Steps<string[]>; words: string[]; tokenizers: Steps<number[]> }
 interface Library {
   normalizer: { normalize(text: string): string };
   pre_tokenizer: { pre_tokenize(text: string, options: object): string[] };
@@ -32,5 +33,12 @@ for (const [name, { step, made }] of Object.entries(vectors.pre_tokenizers)) {
     for (const [at, text] of vectors.texts.entries()) {
       assert.deepEqual(pre.pre_tokenize(text, { section_index: 0 }).filter(Boolean), made[at], JSON.stringify(text));
     }
+  });
+}
+
+for (const [name, { step, made }] of Object.entries(vectors.tokenizers)) {
+  test(`the tokenizer ${name} gives texts the ids that they have in Python`, () => {
+    const tokenizer = new Ours(JSON.stringify(step));
+    for (const [at, text] of vectors.words.entries()) assert.deepEqual(tokenizer.encode(text), made[at], JSON.stringify(text));
   });
 }

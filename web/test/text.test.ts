@@ -18,7 +18,7 @@ const vectors = JSON.parse(readFileSync(file, 'utf8')) as Vectors;
 
 function opened(kind: Kind, template: string | null = null): Text {
   const { ends, tokens } = vectors;
-  return new Text({ tokenizer: JSON.stringify(kind.tokenizer), config: JSON.stringify(tokens), template, stated: null, ends });
+  return new Text({ tokenizer: JSON.stringify(kind.tokenizer), config: JSON.stringify(tokens), template, ends });
 }
 
 // The manifest says that every prompt begins with an id.
@@ -66,7 +66,7 @@ const refused = JSON.parse(readFileSync(join(file, '../refused_tokenizers.json')
 
 for (const { name, parts } of refused) {
   test(`a tokenizer with ${name} is refused by that name`, () => {
-    const open = (tokenizer: object): Text => new Text({ tokenizer: JSON.stringify(tokenizer), config: null, template: null, stated: null });
+    const open = (tokenizer: object): Text => new Text({ tokenizer: JSON.stringify(tokenizer), config: null, template: null });
     assert.ok(open(plain.tokenizer));
     assert.throws(() => open({ ...plain.tokenizer, ...parts }), (error: Error) => error.message.includes(name));
   });
@@ -98,7 +98,7 @@ test('an answer has its reasoning and calls apart, and its marks are special tok
     tokenizer.added_tokens.push({ ...tokenizer.added_tokens[1]!, content, id: next + at, special: true });
   }
   const template = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<think></think><tool_call>{% if add_generation_prompt %}<|user|><think>\n{% endif %}";
-  const text = new Text({ tokenizer: JSON.stringify(tokenizer), config: JSON.stringify(vectors.tokens), template, stated: null });
+  const text = new Text({ tokenizer: JSON.stringify(tokenizer), config: JSON.stringify(vectors.tokens), template });
   const prompt = text.chat!.encode([{ role: 'user', content: 'hi' }]);
   const tools: Tool[] = [{ type: 'function', function: { name: 'f' } }];
   const written = 'so I call</think>Here:\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|end|>';

@@ -70,19 +70,16 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
-type Run<Event = TextEvent> = (request: AnyRequest, options: CallOptions) => AsyncIterable<Event>;
-
 /** The part of OpenAI's client that makes texts and embeddings, over anything that yields their parts. */
-export class Answers {
-  readonly chat: { readonly completions: Texts<ChatRequest, ChatChunk, ChatCompletion> };
-  readonly completions: Texts<CompletionRequest, CompletionChunk, Completion>;
-  readonly embeddings: Embeddings;
+export abstract class Answers {
+  readonly chat = { completions: new Texts<ChatRequest, ChatChunk, ChatCompletion>(this, 'chat') };
+  readonly completions = new Texts<CompletionRequest, CompletionChunk, Completion>(this, 'completion');
+  readonly embeddings = new Embeddings(this);
 
-  constructor(model: () => string, run: Run<AnyEvent>) {
-    this.chat = { completions: new Texts(model, run as Run, 'chat') };
-    this.completions = new Texts(model, run as Run, 'completion');
-    this.embeddings = new Embeddings(model, run as Run<VectorEvent>);
-  }
+  abstract readonly model: { readonly id: string };
+
+  /** Yield the parts of the texts of a request, or its embeddings. */
+  abstract run(request: AnyRequest, options: CallOptions): AsyncIterable<AnyEvent>;
 
   /** Return the embeddings of texts, in their order. */
   async embed(texts: string | readonly string[], { signal, ...options }: CallOptions & EmbedOptions = {}): Promise<Float32Array[]> {
@@ -92,8 +89,7 @@ export class Answers {
 
 class Texts<Request extends TextRequest, Chunk, Whole> {
   constructor(
-    private readonly model: () => string,
-    private readonly run: Run,
+    private readonly answers: Answers,
     private readonly kind: keyof typeof KINDS,
   ) {}
 
@@ -102,8 +98,8 @@ class Texts<Request extends TextRequest, Chunk, Whole> {
   async create(request: Request, options: CallOptions = {}): Promise<AsyncIterable<Chunk> | Whole> {
     const { object, prefix, choicesOf } = KINDS[this.kind];
     const id = prefix + Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join('');
-    const head = { id, object, created: Math.floor(Date.now() / 1000), model: this.model() };
-    const events = this.run({ kind: this.kind, request } as unknown as AnyRequest, options);
+    const head = { id, object, created: Math.floor(Date.now() / 1000), model: this.answers.model.id };
+    const events = this.answers.run({ kind: this.kind, request } as unknown as AnyRequest, options) as AsyncIterable<TextEvent>;
     if (!request.stream) return { ...head, ...(await joined(choicesOf, events)) } as Whole;
     const chunk = this.kind === 'chat' ? { ...head, object: 'chat.completion.chunk' } : head;
     return chunks(chunk, choicesOf, events, Boolean(request.stream_options?.include_usage)) as AsyncIterable<Chunk>;
@@ -113,22 +109,19 @@ class Texts<Request extends TextRequest, Chunk, Whole> {
 type EmbedOptions = Pick<EmbeddingRequest, 'prompt_name' | 'truncate' | 'dimensions'>;
 
 class Embeddings {
-  constructor(
-    private readonly model: () => string,
-    private readonly run: Run<VectorEvent>,
-  ) {}
+  constructor(private readonly answers: Answers) {}
 
   async create(request: EmbeddingRequest, options: CallOptions = {}): Promise<EmbeddingList> {
     const events = await this.vectors(request, options);
     const data = events.map(({ index, vector }) => ({ object: 'embedding' as const, index, embedding: [...vector] }));
     const tokens = events.reduce((sum, event) => sum + event.tokens, 0);
-    return { object: 'list', model: this.model(), data, usage: { prompt_tokens: tokens, total_tokens: tokens } };
+    return { object: 'list', model: this.answers.model.id, data, usage: { prompt_tokens: tokens, total_tokens: tokens } };
   }
 
   /** Return the vectors of texts, in their order. */
   async vectors(request: EmbeddingRequest, options: CallOptions): Promise<VectorEvent[]> {
     const all: VectorEvent[] = [];
-    for await (const event of this.run({ kind: 'embedding', request }, options)) all[event.index] = event;
+    for await (const event of this.answers.run({ kind: 'embedding', request }, options)) all[event.index] = event as VectorEvent;
     return all;
   }
 }

@@ -71,10 +71,7 @@ export class Engine extends Answers {
     private opened: Opened,
     files: TextFiles | null,
   ) {
-    super(
-      () => source.index.model,
-      (request, call) => this.run(request, call),
-    );
+    super();
     const { manifest, player } = opened;
     const text = files && new Text({ ...files, stated: manifest.tokenizer, ends: player.program.ends });
     const { images } = player.program;
@@ -129,8 +126,9 @@ export class Engine extends Answers {
   async *run(given: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
     const ignored = checkRequest(given);
     if (ignored.length) console.warn(`rdrr ignores fields of a request that it does not know: ${ignored.join(', ')}`);
-    const done = await this.turn(signal);
+    const [begun, done] = this.turn(signal);
     try {
+      await begun;
       if (this.state === 'lost') await this.reopen(); // images are encoded before a text can be resumed
       if (given.kind === 'embedding') yield* this.vectors(given.request, signal);
       else yield* this.texts.of(given, signal);
@@ -139,25 +137,21 @@ export class Engine extends Answers {
     }
   }
 
-  /** Wait for the calls before; what is returned lets the next one begin. */
-  private async turn(signal?: AbortSignal): Promise<() => void> {
-    const before = this.last;
-    let done!: () => void;
-    this.last = new Promise<void>((resolve) => (done = resolve));
-    try {
-      await before;
+  /** Return what resolves when the calls before have ended, and what lets the next one begin. */
+  private turn(signal?: AbortSignal): [begun: Promise<void>, done: () => void] {
+    const begun = this.last.then(() => {
       signal?.throwIfAborted();
       if (this.state === 'closed') throw new RdrrError('usage', 'the engine is closed');
-      return done;
-    } catch (error) {
-      done();
-      throw error;
-    }
+    });
+    let done!: () => void;
+    this.last = new Promise<void>((resolve) => (done = resolve));
+    return [begun, done];
   }
 
   private async inTurn<Value>(work: () => Promise<Value>): Promise<Value> {
-    const done = await this.turn();
+    const [begun, done] = this.turn();
     try {
+      await begun;
       return await work();
     } finally {
       done();
@@ -285,9 +279,7 @@ function shortened(vector: Float32Array, dimensions: number | null | undefined):
 
 /** Return the files of the text of a package; null if it has no tokenizer. */
 async function textFiles({ index, base, access }: Source): Promise<TextFiles | null> {
-  const read = async (name: string | undefined): Promise<string | null> => (name ? readText(base + name, access, (text) => text) : null);
-  const { tokenizer: name, config, special, template } = index.text;
-  if (!name) return null;
-  const files = await Promise.all([read(name), read(config), read(special), read(template)]);
-  return { tokenizer: files[0]!, config: files[1], special: files[2], template: files[3], stated: null };
+  if (!index.text.tokenizer) return null;
+  const read = async ([kind, name]: [string, string]): Promise<[string, string]> => [kind, await readText(base + name, access, (text) => text)];
+  return Object.fromEntries(await Promise.all(Object.entries(index.text).map(read))) as unknown as TextFiles;
 }

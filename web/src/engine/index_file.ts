@@ -1,4 +1,4 @@
-import { parseJson, RdrrError } from '../errors.js';
+import { parseVersioned } from '../errors.js';
 import type { Contexts, Needs } from '../program/schema.js';
 
 /** A number at the smallest and at the largest context of a program; it is affine between them. */
@@ -40,17 +40,9 @@ export interface IndexFile {
   towers?: readonly ProgramEntry[];
 }
 
-const VERSION = 1;
-
 /** Return the index that a file holds. */
 export function readIndex(text: string, where: string): IndexFile {
-  const index = parseJson<IndexFile>(text, where);
-  if (index.format !== 'rdrr-web') throw new RdrrError('format', `${where}: not the index.json that \`rdrr web\` writes beside a package`);
-  if (index.version !== VERSION) {
-    const message = `${where}: an index of version ${index.version}, expected ${VERSION}; run \`rdrr web\` again`;
-    throw new RdrrError('format', message);
-  }
-  return index;
+  return parseVersioned(text, where, 'an index of a package', 'rdrr-web', 1);
 }
 
 /** Return a size of a program at a context. */

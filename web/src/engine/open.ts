@@ -7,6 +7,7 @@ import { addressOf, readHashed, readShard, readText, type Access, type Fetch } f
 import { fill, refill } from '../player/fill.js';
 import { Player } from '../player/player.js';
 import { contextOf, readProgram } from '../program/program.js';
+import type { Program } from '../program/schema.js';
 import type { GrammarSource } from '../text/index.js';
 import { projectionTensors } from './pooling.js';
 import { readIndex, sizeAt, type IndexFile, type ProgramEntry } from './index_file.js';
@@ -107,11 +108,12 @@ export async function grownModel(opened: Opened, least: number): Promise<Player 
 }
 
 /** Open a device, and load a package's weights into it. */
-export async function openModel({ url, index, base, access }: Source, options: LoadOptions): Promise<Opened> {
+export async function openModel(source: Source, options: LoadOptions): Promise<Opened> {
+  const { index, base, access } = source;
   const { onProgress = () => {}, context } = options;
   const adapter = await openAdapter(options.gpu);
   const [entry, demand] = programFor(index, adapter, options);
-  const program = readProgram(await readHashed(new URL(entry.file, url).href, entry.sha256, access), entry.file);
+  const program = await programOf(source, entry);
   const manifestText = await readHashed(`${base}manifest.json`, index.manifest, access);
   const manifest = readManifest(manifestText, `${base}manifest.json`, index.shards);
   const tower = towerFor(index, adapter, options);
@@ -132,7 +134,7 @@ export async function openModel({ url, index, base, access }: Source, options: L
     onProgress({ stage: 'compile', loaded, total: index.size });
     await compiling;
     await access.cache?.write();
-    await access.cache?.keepOnly(filesOf({ url, index, base, access }, manifest, tower ? [entry, tower] : [entry]));
+    await access.cache?.keepOnly(filesOf(source, manifest, tower ? [entry, tower] : [entry]));
     onProgress({ stage: 'ready', loaded, total: index.size });
     return { player, manifest, tensors, entry, adapter, tower };
   } catch (error) {
@@ -142,10 +144,10 @@ export async function openModel({ url, index, base, access }: Source, options: L
 }
 
 /** Load the vision tower of a model onto its device; an error says why there is none. */
-export async function openTower({ url, index, base, access }: Source, { tower, manifest, player: { device } }: Opened): Promise<Tower> {
-  if (!tower) throw new RdrrError('device', `${index.model}: this adapter runs no vision tower of the package`);
-  const program = readProgram(await readHashed(new URL(tower.file, url).href, tower.sha256, access), tower.file);
-  const player = await Player.open(device, program, tower.contexts.least);
+export async function openTower(source: Source, { tower, manifest, player: { device } }: Opened): Promise<Tower> {
+  const { base, access } = source;
+  if (!tower) throw new RdrrError('device', `${source.index.model}: this adapter runs no vision tower of the package`);
+  const player = await Player.open(device, await programOf(source, tower), tower.contexts.least);
   try {
     await checked(device, 'weights of the vision tower', () => fill(player, manifest, (shard) => readShard(base, manifest.shards[shard]!, access)));
     await access.cache?.write();
@@ -154,6 +156,10 @@ export async function openTower({ url, index, base, access }: Source, { tower, m
     player.close();
     throw error;
   }
+}
+
+async function programOf({ url, access }: Source, { file, sha256 }: ProgramEntry): Promise<Program> {
+  return readProgram(await readHashed(new URL(file, url).href, sha256, access), file);
 }
 
 /** Return the addresses of all files that a load needs. */

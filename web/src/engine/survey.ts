@@ -25,9 +25,9 @@ export interface Survey {
 
 export async function surveyOf(source: Source, options: LoadOptions): Promise<Survey> {
   const { index } = source;
-  const facts = { model: index.model, size: index.size, cached: await holdsShards(source) };
+  const facts = { model: index.model, size: index.size, cached: await holdsShards(source), memory: null, vision: null, contexts: null };
   const { reason, adapter } = await support(options.gpu);
-  if (!adapter) return { ...facts, reason, memory: null, vision: null, contexts: null };
+  if (!adapter) return { ...facts, reason };
   try {
     const [{ contexts, memory }] = programFor(index, adapter, options);
     const context = contextOf(contexts, options.context);
@@ -35,7 +35,7 @@ export async function surveyOf(source: Source, options: LoadOptions): Promise<Su
     return { ...facts, reason: null, memory: sizeAt(memory, contexts, context), vision, contexts };
   } catch (error) {
     if (!(error instanceof RdrrError)) throw error;
-    return { ...facts, reason: error.message, memory: null, vision: null, contexts: null };
+    return { ...facts, reason: error.message };
   }
 }
 

@@ -1,5 +1,6 @@
 // Images as patches of pixels by the recipe of a package, with the arithmetic of Python's.
 import { RdrrError } from '../errors.js';
+import { roundEven } from '../load/halves.js';
 import type { ProcessorBlock } from '../load/manifest.js';
 import { resize, type Pixels } from './resample.js';
 
@@ -86,12 +87,6 @@ function withinBounds(recipe: ProcessorBlock, height: number, width: number): Si
     return [height, width].map((length) => Math.ceil((length * grow) / side) * side) as Size;
   }
   return whole as Size;
-}
-
-/** Return the nearest integer, the even one of two. */
-function roundEven(value: number): number {
-  const below = Math.floor(value);
-  return value - below === 0.5 ? below + (below % 2) : Math.round(value);
 }
 
 /** Return the tiles of an image of a size. */

@@ -1,4 +1,4 @@
-// Numbers of 16 bits.
+// Numbers of 16 bits, and how they are rounded.
 
 /** Return the value of a half-precision number. */
 export function f16(word: number): number {
@@ -18,14 +18,13 @@ export function toF16(value: number): number {
   if (size >= 65520) return sign | 0x7c00;
   const exponent = Math.max(Math.floor(Math.log2(size || 2 ** -24)), -14);
   const scaled = size * 2 ** (10 - exponent); // below 2,048: the fraction and its leading bit
-  return sign | (((exponent + 14) << 10) + even(scaled));
+  return sign | (((exponent + 14) << 10) + roundEven(scaled));
 }
 
-/** Round to the nearest integer, ties to even. */
-function even(value: number): number {
-  const low = Math.floor(value);
-  const rest = value - low;
-  return rest > 0.5 || (rest === 0.5 && low % 2 === 1) ? low + 1 : low;
+/** Return the nearest integer to a number that is not negative, ties to even. */
+export function roundEven(value: number): number {
+  const below = Math.floor(value);
+  return value - below === 0.5 ? below + (below % 2) : Math.round(value);
 }
 
 /** Return the upper half of the bits of an f32, rounded to nearest, ties to even. */

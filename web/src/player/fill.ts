@@ -2,7 +2,7 @@ import { tensorNamed, type Manifest } from '../load/manifest.js';
 import { deliver, type Piece } from '../load/pieces.js';
 import { decodeTensor, encode, padded, restrided } from '../load/values.js';
 import type { Chunk, Repack, Rope, Rows, RowsPart, Vector, VectorPart, Write } from '../program/schema.js';
-import type { Player } from './player.js';
+import { workgroupsOf, type Player } from './player.js';
 import { rotationsOf } from './rotations.js';
 
 const ALIGNMENT = 256; // of ranges that a kernel binds
@@ -72,7 +72,7 @@ function scaled(values: Float32Array, { scale }: VectorPart): Float32Array {
 }
 
 function* rowsPieces(player: Player, manifest: Manifest, step: Rows): Generator<Piece> {
-  const { tensor: name, rows, row_bytes, parts, decoded } = step;
+  const { tensor: name, rows, row_bytes, parts, decoded, first: before = 0 } = step;
   if (decoded) {
     const tensor = tensorNamed(manifest, name);
     const use = (bytes: Uint8Array): void => {
@@ -80,7 +80,7 @@ function* rowsPieces(player: Player, manifest: Manifest, step: Rows): Generator<
       const encoded = encode(values, decoded.dtype, name);
       for (const part of parts) {
         const [first, last] = rowsOf(step, part);
-        if (first < last) writeRows(player, step, part, first, encoded.subarray((first - (step.first ?? 0)) * row_bytes, (last - (step.first ?? 0)) * row_bytes));
+        if (first < last) writeRows(player, step, part, first, encoded.subarray((first - before) * row_bytes, (last - before) * row_bytes));
       }
     };
     yield { tensor: name, first: 0, end: tensor.size, use };
@@ -88,7 +88,6 @@ function* rowsPieces(player: Player, manifest: Manifest, step: Rows): Generator<
   }
   tensorNamed(manifest, name, rows * row_bytes);
   const most = Math.max(1, Math.floor(PIECE / row_bytes));
-  const before = step.first ?? 0;
   for (const part of parts) {
     const [begin, last] = rowsOf(step, part);
     for (let first = begin; first < last; first += most) {
@@ -133,20 +132,15 @@ class Staging {
   repack(chunk: Chunk, bytes: Uint8Array): void {
     const { queue } = this.player.device;
     const size = align(bytes.length);
-    let whole = bytes as Uint8Array<ArrayBuffer>;
-    if (size !== bytes.length) {
-      whole = new Uint8Array(size);
-      whole.set(bytes);
-    }
-    queue.writeBuffer(this.blocks, 0, whole);
-    const encoder = this.player.device.createCommandEncoder();
-    const pass = encoder.beginComputePass();
-    for (const [index, write] of chunk.writes.entries()) {
-      queue.writeBuffer(this.targets, ALIGNMENT * index, Uint32Array.from(write.target));
-      this.dispatch(pass, write, index, size);
-    }
-    pass.end();
-    queue.submit([encoder.finish()]);
+    queue.writeBuffer(this.blocks, 0, restrided(bytes, bytes.length, size) as Uint8Array<ArrayBuffer>);
+    this.player.submit((encoder) => {
+      const pass = encoder.beginComputePass();
+      for (const [index, write] of chunk.writes.entries()) {
+        queue.writeBuffer(this.targets, ALIGNMENT * index, Uint32Array.from(write.target));
+        this.dispatch(pass, write, index, size);
+      }
+      pass.end();
+    });
   }
 
   private dispatch(pass: GPUComputePassEncoder, write: Write, index: number, size: number): void {
@@ -160,8 +154,7 @@ class Staging {
     const entries = names.map((name, binding) => ({ binding, resource: resources[name]! }));
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, device.createBindGroup({ layout, entries }));
-    const y = Math.ceil(write.items / 65535);
-    pass.dispatchWorkgroups(Math.ceil(write.items / y), y, 1);
+    pass.dispatchWorkgroups(...workgroupsOf(write, 1, this.player.amount));
   }
 
   close(): void {

@@ -84,8 +84,13 @@ export class Player {
 
   clear(index: number): void {
     const { buffer, offset, size } = this.range(index);
+    this.submit((encoder) => encoder.clearBuffer(buffer, offset, size));
+  }
+
+  /** Submit commands. */
+  submit(record: (encoder: GPUCommandEncoder) => void): void {
     const encoder = this.device.createCommandEncoder();
-    encoder.clearBuffer(buffer, offset, size);
+    record(encoder);
     this.device.queue.submit([encoder.finish()]);
   }
 
@@ -99,8 +104,6 @@ export class Player {
 
   /** Run phases for a number of token rows, several times, in one submission. */
   run(phases: readonly Phase[], rows: number, times = 1): void {
-    const encoder = this.device.createCommandEncoder();
-    const pass = encoder.beginComputePass();
     const running = phases.filter(({ work }) => runsFor(work, rows));
     // Calls of WebGPU take longer than short phases on a GPU, so nothing is computed or set twice.
     const launches = running.map((phase) => ({
@@ -108,16 +111,18 @@ export class Player {
       group: this.groupOf(phase),
       workgroups: workgroupsOf(phase.work, rows, this.amount),
     }));
-    let current: GPUComputePipeline | undefined;
-    for (let time = 0; time < times; time += 1) {
-      for (const { pipeline, group, workgroups } of launches) {
-        if (pipeline !== current) pass.setPipeline((current = pipeline));
-        pass.setBindGroup(0, group);
-        pass.dispatchWorkgroups(...workgroups);
+    this.submit((encoder) => {
+      const pass = encoder.beginComputePass();
+      let current: GPUComputePipeline | undefined;
+      for (let time = 0; time < times; time += 1) {
+        for (const { pipeline, group, workgroups } of launches) {
+          if (pipeline !== current) pass.setPipeline((current = pipeline));
+          pass.setBindGroup(0, group);
+          pass.dispatchWorkgroups(...workgroups);
+        }
       }
-    }
-    pass.end();
-    this.device.queue.submit([encoder.finish()]);
+      pass.end();
+    });
   }
 
   pipelineOf(kernel: number): Pipeline {
@@ -148,13 +153,13 @@ export class Player {
   private async readback(parts: readonly Bound[]): Promise<ArrayBuffer> {
     const size = parts.reduce((sum, part) => sum + part.size, 0);
     const out = this.device.createBuffer({ label: 'readback', size, usage: READBACK });
-    const encoder = this.device.createCommandEncoder();
-    let at = 0;
-    for (const part of parts) {
-      encoder.copyBufferToBuffer(part.buffer, part.offset, out, at, part.size);
-      at += part.size;
-    }
-    this.device.queue.submit([encoder.finish()]);
+    this.submit((encoder) => {
+      let at = 0;
+      for (const part of parts) {
+        encoder.copyBufferToBuffer(part.buffer, part.offset, out, at, part.size);
+        at += part.size;
+      }
+    });
     try {
       await out.mapAsync(MAP_READ);
       return out.getMappedRange().slice(0);
@@ -190,7 +195,7 @@ function runsFor({ above = 0, up_to }: Work = {}, rows: number): boolean {
 
 /** Return the workgroups of a phase in three dimensions. */
 export function workgroupsOf(
-  { items = 1, per, most_rows }: Work = {},
+  { items = 1, per, most_rows }: Pick<Work, 'items' | 'per' | 'most_rows'> = {},
   rows: number,
   amount: (amount: Amount) => number,
 ): [number, number, number] {

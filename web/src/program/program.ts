@@ -1,8 +1,5 @@
-import { parseJson, RdrrError } from '../errors.js';
+import { parseVersioned, RdrrError } from '../errors.js';
 import type { Contexts, Growing, Program } from './schema.js';
-
-const FORMAT = 'rdrr-program';
-const VERSION = 1;
 
 /** A number of a program: itself, or one that grows with the context. */
 export type Amount = number | Growing;
@@ -12,13 +9,7 @@ export type Amount = number | Growing;
  * and every index of a shader: a program does no harm, but may compute anything.
  */
 export function readProgram(text: string, where: string): Program {
-  const program = parseJson<Program>(text, where);
-  if (program.format !== FORMAT) throw new RdrrError('format', `${where}: not a program of rdrr`);
-  if (program.version !== VERSION) {
-    const hint = 'run `rdrr web` again with the version of rdrr that this runtime is from';
-    throw new RdrrError('format', `${where}: a program of version ${program.version}, expected ${VERSION}; ${hint}`);
-  }
-  return program;
+  return parseVersioned(text, where, 'a program', 'rdrr-program', 1);
 }
 
 /** Return the context that a program serves and that is at least as large as the one asked for, or the largest. */

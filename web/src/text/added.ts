@@ -8,30 +8,31 @@ const BEGINS_WORD = new RegExp(`^[${WORD}]`, 'u');
 export type Section = number | string;
 
 export class AddedTokens {
-  #pattern: RegExp | null;
-  #tokens: ReadonlyMap<string, AddedToken>;
+  private readonly pattern: RegExp | null;
+  private readonly tokens: Map<string, AddedToken>;
 
   // `written` is what stands in a text for a token.
   constructor(tokens: readonly AddedToken[], written: (token: AddedToken) => string = ({ content }) => content) {
-    this.#tokens = new Map(tokens.map((token) => [written(token), token]));
-    this.#tokens = new Map([...this.#tokens].filter(([text]) => text));
-    const texts = [...this.#tokens.keys()].sort((a, b) => b.length - a.length);
-    this.#pattern = texts.length ? new RegExp(texts.map(escaped).join('|'), 'gu') : null;
+    this.tokens = new Map(tokens.map((token) => [written(token), token]));
+    this.tokens.delete('');
+    const texts = [...this.tokens.keys()].sort((a, b) => b.length - a.length);
+    this.pattern = texts.length ? new RegExp(texts.map(escaped).join('|'), 'gu') : null;
   }
 
   /** The parts of a text in their order. */
   sections(text: string): Section[] {
-    if (!this.#pattern) return text ? [text] : [];
+    if (!this.pattern) return text ? [text] : [];
     const sections: Section[] = [];
     let begin = 0;
-    for (const { 0: written, index } of text.matchAll(this.#pattern)) {
-      const token = this.#tokens.get(written)!;
+    for (const { 0: written, index } of text.matchAll(this.pattern)) {
+      const token = this.tokens.get(written)!;
       const end = index + written.length;
       if (token.single_word && (ENDS_WORD.test(text.slice(0, index)) || BEGINS_WORD.test(text.slice(end)))) continue;
       const from = token.lstrip ? Math.max(begin, spaceBefore(text, index)) : index;
+      const until = token.rstrip ? spaceAfter(text, end) : end;
       if (begin < from) sections.push(text.slice(begin, from));
-      sections.push(token.id);
-      begin = token.rstrip ? spaceAfter(text, end) : end;
+      if (from < until) sections.push(token.id); // unless the token before has taken all of the space that this one is
+      begin = until;
     }
     if (begin < text.length) sections.push(text.slice(begin));
     return sections;

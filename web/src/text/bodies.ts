@@ -1,6 +1,6 @@
 // The calls of tools in the text between their marks, for each form of arguments.
 import type { Form, Marks, Pair, Tags } from './formats.js';
-import { LiteralReader, NotReadable, toJson, trimmed, type Value } from './literals.js';
+import { isObject, LiteralReader, NotReadable, toJson, trimmed, type Value } from './literals.js';
 
 export interface Call {
   readonly name: string;
@@ -52,9 +52,6 @@ function isJsonOf(text: string, value: Value): boolean {
   }
   return toJson(new LiteralReader(text).value()) === toJson(value);
 }
-
-const isObject = (value: Value | undefined): value is { [key: string]: Value } =>
-  value !== null && typeof value === 'object' && !Array.isArray(value);
 
 type Read = (body: string, marks: Marks, schemas: Schemas) => Call[];
 
@@ -136,7 +133,7 @@ function between(text: string, [before, behind]: Pair, at: number): Between | nu
 
 // A value that is marked by itself: text, unless the schema says something else.
 function typed(text: string, schema: unknown): Value {
-  const type = schema !== null && typeof schema === 'object' ? (schema as { type?: unknown }).type : undefined;
+  const type = isObject(schema) ? schema['type'] : undefined;
   const kinds = typeof type === 'string' ? [type] : type;
   if (!Array.isArray(kinds) || kinds.includes('string')) return text;
   const value = attempt(() => new LiteralReader(text).value());

@@ -10,33 +10,28 @@ const END = '\ufdd1';
 const MARKED = new RegExp(`${BEGIN}([^${BEGIN}${END}]*)${END}|[${BEGIN}${END}]`);
 
 export class ControlTokens {
-  #pattern: RegExp;
-  #becomes: ((text: string) => boolean) | null;
+  private readonly pattern: RegExp;
 
   // `becomes` says whether a text becomes a control token although it holds the text of none.
-  constructor(texts: Iterable<string>, becomes: ((text: string) => boolean) | null = null) {
+  constructor(texts: Iterable<string>, private readonly becomes: ((text: string) => boolean) | null = null) {
     // Longer tokens first, because one may contain another.
     const ordered = [...new Set(texts)].filter(Boolean).sort((a, b) => b.length - a.length);
-    this.#pattern = new RegExp(ordered.map(escaped).join('|') || '(?!)', 'gu');
-    this.#becomes = becomes;
+    this.pattern = new RegExp(ordered.map(escaped).join('|') || '(?!)', 'gu');
   }
 
   /** A JSON value with marks around the control tokens in its strings. */
-  marked<T>(value: T): T {
-    return this.#marked(value) as T;
-  }
-
-  #marked(value: unknown): unknown {
-    if (typeof value === 'string') return this.#markedText(value);
-    if (Array.isArray(value)) return value.map((item) => this.#marked(item));
+  marked<T>(value: T): T;
+  marked(value: unknown): unknown {
+    if (typeof value === 'string') return this.markedText(value);
+    if (Array.isArray(value)) return value.map((item) => this.marked(item));
     if (value === null || typeof value !== 'object') return value;
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [this.#markedText(key), this.#marked(item)]));
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [this.markedText(key), this.marked(item)]));
   }
 
-  #markedText(given: string): string {
+  private markedText(given: string): string {
     const text = given.replaceAll(BEGIN, '').replaceAll(END, '');
-    if (this.#becomes?.(text.replace(this.#pattern, ''))) return BEGIN + text + END;
-    return text.replace(this.#pattern, (token) => BEGIN + token + END);
+    if (this.becomes?.(text.replace(this.pattern, ''))) return BEGIN + text + END;
+    return text.replace(this.pattern, (token) => BEGIN + token + END);
   }
 }
 

@@ -4,6 +4,11 @@
 
 export type Value = string | number | bigint | boolean | null | Value[] | { [key: string]: Value };
 
+/** Whether a value is an object, and no list. */
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return value !== null && typeof value === 'object' && !Array.isArray(value);
+}
+
 /** The text is no value, or no call. */
 export class NotReadable extends Error {}
 
@@ -17,22 +22,20 @@ const ESCAPES: Readonly<Record<string, string>> = { n: '\n', t: '\t', r: '\r', b
 const CLOSING: Readonly<Record<string, string>> = { '{': '}', '[': ']', '(': ')' };
 
 export class LiteralReader {
-  readonly text: string;
   at = 0;
-  #quotes: readonly string[];
+  private readonly quotes: readonly string[];
 
-  constructor(text: string, quote = '"') {
-    this.text = text;
-    this.#quotes = [quote, '"', "'"];
+  constructor(private readonly text: string, quote = '"') {
+    this.quotes = [quote, '"', "'"];
   }
 
   value(depth = 0): Value {
     if (depth > MOST_DEPTH) throw new NotReadable('too deep');
     this.skip();
-    const quote = this.#quote();
-    if (quote) return this.#string(quote);
-    if (this.#next('{')) return Object.fromEntries(this.pairs('{', ':', depth));
-    return this.#next('[') || this.#next('(') ? this.#items(depth) : this.#word();
+    const quote = this.quote();
+    if (quote) return this.string(quote);
+    if (this.next('{')) return Object.fromEntries(this.pairs('{', ':', depth));
+    return this.next('[') || this.next('(') ? this.items(depth) : this.bare();
   }
 
   /** Keys and values, from the opening bracket to the closing one. */
@@ -40,8 +43,8 @@ export class LiteralReader {
     const pairs: [string, Value][] = [];
     const closing = CLOSING[opening]!;
     this.take(opening);
-    this.#listed(closing, () => {
-      const key = this.#key(separator);
+    this.listed(closing, () => {
+      const key = this.key(separator);
       this.take(separator);
       pairs.push([key, this.value(depth + 1)]);
     });
@@ -61,7 +64,7 @@ export class LiteralReader {
 
   skips(mark: string): boolean {
     this.skip();
-    if (!this.#next(mark)) return false;
+    if (!this.next(mark)) return false;
     this.at += mark.length;
     return true;
   }
@@ -70,32 +73,32 @@ export class LiteralReader {
     if (!this.skips(mark)) throw new NotReadable(`${mark} is missing at ${this.at}`);
   }
 
-  #next(mark: string): boolean {
+  private next(mark: string): boolean {
     return this.text.startsWith(mark, this.at);
   }
 
-  #quote(): string | undefined {
-    return this.#quotes.find((quote) => this.#next(quote));
+  private quote(): string | undefined {
+    return this.quotes.find((quote) => this.next(quote));
   }
 
-  #key(separator: string): string {
+  private key(separator: string): string {
     this.skip();
-    const quote = this.#quote();
-    const key = quote ? this.#string(quote) : this.word(`${separator},{}[]()`);
+    const quote = this.quote();
+    const key = quote ? this.string(quote) : this.word(`${separator},{}[]()`);
     if (key || quote) return key;
     throw new NotReadable(`a key is missing at ${this.at}`);
   }
 
-  #items(depth: number): Value[] {
+  private items(depth: number): Value[] {
     const closing = CLOSING[this.text[this.at]!]!;
     this.at += 1;
     const items: Value[] = [];
-    this.#listed(closing, () => items.push(this.value(depth + 1)));
+    this.listed(closing, () => items.push(this.value(depth + 1)));
     return items;
   }
 
   // Reads what commas separate, the last of which may end the list.
-  #listed(closing: string, read: () => void): void {
+  private listed(closing: string, read: () => void): void {
     while (!this.skips(closing)) {
       read();
       if (this.skips(',')) continue;
@@ -104,7 +107,7 @@ export class LiteralReader {
     }
   }
 
-  #string(quote: string): string {
+  private string(quote: string): string {
     let at = this.at + quote.length;
     if (quote.length > 1) { // a mark that no escape can hold
       const end = this.text.indexOf(quote, at);
@@ -116,7 +119,7 @@ export class LiteralReader {
     for (; this.text[at] !== quote; at += 1) {
       if (at >= this.text.length) throw new NotReadable('a string does not end');
       if (this.text[at] === '\\') {
-        const [part, size] = this.#escape(at + 1);
+        const [part, size] = this.escape(at + 1);
         text += part;
         at += size;
       } else {
@@ -127,14 +130,14 @@ export class LiteralReader {
     return text.replace(/[\ud800-\udfff]/gu, '\ufffd');
   }
 
-  #escape(at: number): [string, number] {
+  private escape(at: number): [string, number] {
     const name = this.text[at] ?? '';
     const digits = this.text.slice(at + 1, at + 5);
     if (name === 'u' && /^[0-9a-fA-F]{4}$/.test(digits)) return [String.fromCharCode(parseInt(digits, 16)), 5];
     return [ESCAPES[name] ?? name, 1];
   }
 
-  #word(): Value {
+  private bare(): Value {
     const word = this.word(',{}[]()');
     if (WORDS.has(word)) return WORDS.get(word)!;
     if (NUMBER.test(word) && word.length < 400) return numberOf(word);

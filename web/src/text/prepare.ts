@@ -60,9 +60,10 @@ function checkModel(model: Description): void {
 
 const NORMALIZERS: Readonly<Record<string, (step: Description) => Description>> = {
   Sequence: (step) => normalizers(...(step['normalizers'] as Description[]).map(normalizerOf)),
-  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'Prepend', 'StripAccents'].map((type) => [type, (step: Description) => step])),
-  // The library gives the content to a function that reads $ as a reference.
-  Replace: (step) => ({ ...step, content: String(step['content']).replaceAll('$', '$$$$') }),
+  ...Object.fromEntries(['NFC', 'NFD', 'NFKC', 'NFKD', 'Precompiled', 'StripAccents'].map((type) => [type, (step: Description) => step])),
+  Replace: (step) => ({ ...step, pattern: patternOf(step), content: contentOf(step['content']) }),
+  // Nothing is put before an empty text.
+  Prepend: ({ prepend }) => replaced('\\A(?=[\\s\\S])', contentOf(prepend)),
   BertNormalizer: bert,
   // Python's library knows no special sigma for the end of a word.
   Lowercase: (step) => normalizers(replaced('Σ', 'σ'), step),
@@ -78,6 +79,8 @@ function normalizerOf(step: Description): Description {
 }
 
 const normalizers = (...steps: Description[]): Description => ({ type: 'Sequence', normalizers: steps });
+// The library gives the content to a function that reads $ as a reference.
+const contentOf = (content: unknown): string => String(content).replaceAll('$', '$$$$');
 const replaced = (Regex: string, content: string): Description => ({ type: 'Replace', pattern: { Regex }, content });
 
 const IDEOGRAPHS =
@@ -101,7 +104,12 @@ export const WORD = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
 const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
 
 const PRE_TOKENIZERS: Readonly<Record<string, (step: Description) => Description>> = {
-  Sequence: (step) => sequence(...(step['pretokenizers'] as Description[]).map(preTokenizerOf)),
+  Sequence: (step) => {
+    const steps = step['pretokenizers'] as Description[];
+    // The library takes every word for the first.
+    if (JSON.stringify(steps.slice(1)).includes('"prepend_scheme":"first"')) throw refused('the pre-tokenizer Metaspace (first) behind another');
+    return sequence(...steps.map(preTokenizerOf));
+  },
   ByteLevel: byteLevel,
   Metaspace: metaspace,
   Split: splitOf,
@@ -133,36 +141,56 @@ function byteLevel(step: Description): Description {
 }
 
 function metaspace({ replacement = '▁', prepend_scheme: scheme, add_prefix_space: prefix, split }: Description): Description {
-  const mark = String(replacement);
   const prepend = scheme ?? (prefix === false ? 'never' : 'always');
-  const whole: Description = { type: 'Metaspace', replacement: mark, prepend_scheme: prepend };
+  const whole: Description = { type: 'Metaspace', replacement, prepend_scheme: prepend };
+  const mark = codeOf(String(replacement));
   return split === false ? whole : sequence(whole, matched(`${mark}[^${mark}]*|[^${mark}]+`));
 }
 
 function splitOf(step: Description): Description {
-  const { Regex, String: text } = step['pattern'] as { Regex?: string; String?: string };
+  const pattern = patternOf(step);
+  const { String: text } = pattern;
   const behavior = String(step['behavior']);
   const invert = step['invert'] === true;
-  if (behavior === 'Isolated' && !invert) return { ...step, pattern: Regex === undefined ? { String: text } : { Regex: folded(Regex) } };
-  if (behavior === 'Removed') return { ...step, pattern: Regex === undefined ? { String: text } : { Regex: folded(Regex) } };
+  if (behavior === 'Isolated' && !invert) return { ...step, pattern };
+  if (behavior === 'Removed') return { ...step, pattern: { Regex: ungrouped(pattern.Regex ?? Array.from(text!, codeOf).join('')) } };
   if (behavior === 'MergedWithPrevious' && !invert && text !== undefined && [...text].length === 1) {
-    const escaped = `\\u{${text.codePointAt(0)!.toString(16)}}`;
-    return matched(`[^${escaped}]*${escaped}|[^${escaped}]+`);
+    const mark = codeOf(text);
+    return matched(`[^${mark}]*${mark}|[^${mark}]+`);
   }
   throw refused(`the pre-tokenizer Split (${behavior}${invert ? ', inverted' : ''})`);
 }
 
+// The library keeps what groups hold; escapes and classes have none.
+const ungrouped = (regex: string): string => regex.replace(/\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)/gs, (part) => (part === '(' ? '(?:' : part));
+
+// A character as patterns may have it anywhere.
+const codeOf = (character: string): string => `\\u{${character.codePointAt(0)!.toString(16)}}`;
+
+type Pattern = { readonly Regex?: string; readonly String?: string };
+
+function patternOf(step: Description): Pattern {
+  const pattern = step['pattern'] as Pattern;
+  return pattern.Regex === undefined ? pattern : { Regex: folded(pattern.Regex) };
+}
+
 const FOLDED: Readonly<Record<string, string>> = { s: 'sS\u017f', k: 'kK\u212a' };
+const IGNORING_CASE = /\(\?i:((?:[^()[\]\\]|\[[a-z]+\])*)\)/gi;
+// What Python's library compares with other letters than the two cases of each, such as ss with a sharp s.
+const FOLDED_OTHERWISE = /[^\0-\x7f]|ss|st|f[fil]/i;
 
 // Writes out what (?i:...) accepts beyond ASCII: the long s and the sign of the kelvin.
 function folded(regex: string): string {
-  return regex.replace(/\(\?i:([^()[\]\\]*)\)/g, (_, body: string) => {
-    const classes = body.replace(/[a-z]/gi, (letter) => {
-      const lower = letter.toLowerCase();
-      return `[${FOLDED[lower] ?? lower + lower.toUpperCase()}]`;
+  const written = regex.replace(IGNORING_CASE, (group, body: string) => {
+    if (FOLDED_OTHERWISE.test(body)) return group;
+    const classes = body.replace(/\[?([a-z]+)\]?/gi, (part, letters: string) => {
+      const each = Array.from(letters.toLowerCase(), (letter) => FOLDED[letter] ?? letter + letter.toUpperCase());
+      return part === letters ? each.map((cases) => `[${cases}]`).join('') : `[${each.join('')}]`;
     });
     return `(?:${classes})`;
   });
+  if (/\(\?[a-z]*i/.test(written)) throw refused('a pattern that ignores case');
+  return written;
 }
 
 const POST_PROCESSORS = ['TemplateProcessing', 'ByteLevel', 'RobertaProcessing', 'BertProcessing'];

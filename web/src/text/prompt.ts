@@ -4,6 +4,7 @@ import type { SeenImage } from '../images/seen.js';
 import type { ProcessorBlock } from '../load/manifest.js';
 import { ControlTokens, markedParts } from './control.js';
 import type { ChatMessage, Tool } from './messages.js';
+import { textOf } from './stream.js';
 import type { ChatTemplate } from './template.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -22,89 +23,86 @@ export interface PromptImages {
 }
 
 export class ChatPrompt {
-  #tokenizer: Tokenizer;
-  #template: ChatTemplate;
-  #control: ControlTokens;
-  #ends: readonly number[];
-  #options: PromptOptions;
-  #places = 0; // of images, in the text so far
+  private readonly control: ControlTokens;
+  private places = 0; // of images, in the text so far
 
-  constructor(tokenizer: Tokenizer, template: ChatTemplate, ends: readonly number[], options: PromptOptions = {}) {
-    this.#tokenizer = tokenizer;
-    this.#template = template;
-    this.#control = controlTokens(tokenizer, template);
-    this.#ends = ends;
-    this.#options = options;
+  constructor(
+    private readonly tokenizer: Tokenizer,
+    private readonly template: ChatTemplate,
+    private readonly ends: readonly number[],
+    private readonly options: PromptOptions = {},
+  ) {
+    this.control = controlTokens(tokenizer, template);
   }
 
   /** The ids of messages, and of the beginning of the answer to them. */
   ids(given: readonly ChatMessage[]): number[] {
-    return this.#seen(this.#joined(given));
+    return this.seen(this.joined(given));
   }
 
-  #joined(given: readonly ChatMessage[]): number[] {
+  private joined(given: readonly ChatMessage[]): number[] {
     const messages = given.map(plain);
-    this.#places = 0;
+    this.places = 0;
     const answers = given.flatMap(({ token_ids: ids }, at) => (at && ids?.length ? [{ at, ids }] : []));
     const [first] = answers;
-    if (!first) return this.#encode(this.#text(messages), false);
-    const ids = this.#encode(this.#text(messages.slice(0, first.at)), false);
+    if (!first) return this.encode(this.text(messages), false);
+    const ids = this.encode(this.text(messages.slice(0, first.at)), false);
     for (const [index, answer] of answers.entries()) {
-      const text = this.#after(messages.slice(0, answers[index + 1]?.at ?? messages.length), answer.at);
-      if (text === null) return this.#encode(this.#text(messages), false);
-      ids.push(...this.#withoutEnd(answer.ids), ...this.#encode(text, true));
+      const text = this.after(messages.slice(0, answers[index + 1]?.at ?? messages.length), answer.at);
+      if (text === null) return this.encode(this.text(messages), false);
+      ids.push(...this.withoutEnd(answer.ids), ...this.encode(text, true));
     }
     return ids;
   }
 
   // The template writes the end of an answer.
-  #withoutEnd(ids: readonly number[]): readonly number[] {
-    return this.#ends.includes(ids.at(-1)!) ? ids.slice(0, -1) : ids;
+  private withoutEnd(ids: readonly number[]): readonly number[] {
+    return this.ends.includes(ids.at(-1)!) ? ids.slice(0, -1) : ids;
   }
 
   // The text after the answer at a position; null if the template leaves the answer out.
-  #after(messages: readonly Plain[], at: number): string | null {
+  private after(messages: readonly Plain[], at: number): string | null {
     let marker = ANSWER;
     const all = JSON.stringify(messages);
     while (all.includes(marker)) marker += ANSWER; // nobody can write it into a message
-    const text = this.#text(messages.map((message, index) => (index === at ? { ...message, content: marker } : message)));
+    const text = this.text(messages.map((message, index) => (index === at ? { ...message, content: marker } : message)));
     const begin = text.lastIndexOf(marker);
     return begin < 0 ? null : text.slice(begin + marker.length);
   }
 
-  #text(messages: readonly Plain[]): string {
-    const { images: _, ...options } = this.#options;
-    const { tools = null, variables = {} } = this.#control.marked(options);
-    return this.#template.render(this.#control.marked(messages), { tools, variables });
+  private text(messages: readonly Plain[]): string {
+    const { images: _, ...options } = this.options;
+    const { tools = null, variables = {} } = this.control.marked(options);
+    return this.template.render(this.control.marked(messages), { tools, variables });
   }
 
   // Marked parts become no control tokens, all other text the ids that it has in the middle of a text.
-  #encode(text: string, follows: boolean): number[] {
+  private encode(text: string, follows: boolean): number[] {
     const ids: number[] = [];
     for (const part of markedParts(text)) {
-      const written = part.marked ? part.text : this.#filled(part.text);
-      if (part.marked) ids.push(...encodePlain(this.#tokenizer, written));
-      else if (ids.length || follows) ids.push(...continued(this.#tokenizer, written, true));
-      else ids.push(...this.#tokenizer.encode(written));
+      const written = part.marked ? part.text : this.filled(part.text);
+      if (part.marked) ids.push(...encodePlain(this.tokenizer, written));
+      else if (ids.length || follows) ids.push(...continued(this.tokenizer, written, true));
+      else ids.push(...this.tokenizer.encode(written));
     }
     return ids;
   }
 
   // A text of the template with the tokens of images in place of placeholders.
-  #filled(text: string): string {
-    const { images, recipe } = this.#options.images ?? {};
+  private filled(text: string): string {
+    const { images, recipe } = this.options.images ?? {};
     if (!images || !recipe) return text;
-    return text.replaceAll(recipe.placeholder, () => imageText(recipe, images[this.#places++]));
+    return text.replaceAll(recipe.placeholder, () => imageText(recipe, images[this.places++]));
   }
 
   // Ids with those of the images in place of their tokens.
-  #seen(ids: number[]): number[] {
-    const { images, recipe } = this.#options.images ?? {};
+  private seen(ids: number[]): number[] {
+    const { images, recipe } = this.options.images ?? {};
     if (!images || !recipe) return ids;
-    if (this.#places !== images.length) {
-      throw new RdrrError('usage', `the chat template does not have one place for each image: expected ${images.length}, found ${this.#places}`);
+    if (this.places !== images.length) {
+      throw new RdrrError('usage', `the chat template does not have one place for each image: expected ${images.length}, found ${this.places}`);
     }
-    const [token, ...more] = continued(this.#tokenizer, recipe.token, true);
+    const [token, ...more] = continued(this.tokenizer, recipe.token, true);
     const expected = images.flatMap(({ first, tokens }) => Array.from({ length: tokens }, (_, index) => first + index));
     const count = ids.filter((id) => id === token).length;
     if (more.length || count !== expected.length) {
@@ -168,7 +166,7 @@ export function continued(tokenizer: Tokenizer, text: string, control: boolean):
   const letter = encode(LETTER);
   const alone = encode(text);
   const begun = tokenizer.stream(letter);
-  if (letter.flatMap((id) => begun.push(id)).map((segment) => segment.text).join('') === LETTER) return alone;
+  if (textOf(letter.flatMap((id) => begun.push(id))) === LETTER) return alone;
   for (const before of ['\n', '.', LETTER]) {
     const first = encode(before);
     const ids = encode(before + text);

@@ -25,7 +25,7 @@ export function joinOf(descriptions: readonly Description[]): Join {
 }
 
 const KINDS: Readonly<Record<string, (description: Description) => Step>> = {
-  ByteLevel: () => (tokens) => [utf8.decode(concatenated(tokens.map(bytesOfToken)))],
+  ByteLevel: () => (tokens) => [utf8.decode(Uint8Array.from(tokens.flatMap(bytesOfToken)))],
   ByteFallback: () => bytesFallBack,
   Fuse: () => (tokens) => [tokens.join('')],
   Metaspace: metaspace,
@@ -137,22 +137,7 @@ function byteAlphabet(): Map<string, number> {
 }
 
 // The bytes of a byte-level token; one with characters that stand for no byte is text.
-export function bytesOfToken(token: string): Uint8Array {
-  const bytes = new Uint8Array(token.length);
-  for (let at = 0; at < token.length; at += 1) {
-    const byte = BYTES.get(token[at]!);
-    if (byte === undefined) return encoder.encode(token);
-    bytes[at] = byte;
-  }
-  return bytes;
-}
-
-export function concatenated(parts: readonly Uint8Array[]): Uint8Array {
-  const whole = new Uint8Array(parts.reduce((size, part) => size + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
+export function bytesOfToken(token: string): number[] {
+  const bytes = Array.from(token, (character) => BYTES.get(character));
+  return bytes.every((byte) => byte !== undefined) ? (bytes as number[]) : [...encoder.encode(token)];
 }

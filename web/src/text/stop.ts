@@ -1,21 +1,21 @@
 // The text of ids that arrive one at a time, up to a stop string and without special tokens.
-import type { Segment, SegmentStream } from './stream.js';
+import { textOf, type Segment, type SegmentStream } from './stream.js';
 
 // Ends a text before the first stop string. A stop string may contain special tokens; the end of the
 // text is held back as long as it may be the beginning of a stop string.
 export class TextStream {
   /** The stop string that ended the text. */
   stoppedBy: string | null = null;
-  #ids: SegmentStream;
-  #stop: readonly string[];
-  #shows: (token: string) => boolean;
-  #held: Segment[] = [];
+  private readonly stop: readonly string[];
+  private held: Segment[] = [];
 
   /** `shows` says which special tokens the text has. */
-  constructor(ids: SegmentStream, stop: readonly string[], shows: (token: string) => boolean = () => false) {
-    this.#ids = ids;
-    this.#stop = stop.filter(Boolean);
-    this.#shows = shows;
+  constructor(
+    private readonly ids: SegmentStream,
+    stop: readonly string[],
+    private readonly shows: (token: string) => boolean = () => false,
+  ) {
+    this.stop = stop.filter(Boolean);
   }
 
   get stopped(): boolean {
@@ -27,53 +27,51 @@ export class TextStream {
     let text = '';
     for (const id of ids) {
       if (this.stopped) break;
-      text += this.#feed(this.#ids.push(id));
-      const following = this.#ids.held(); // if no more ids come
-      if (following.length && this.#firstStop(textOf([...this.#held, ...following]))) text += this.#feed(following);
+      text += this.feed(this.ids.push(id));
+      const following = this.ids.held(); // if no more ids come
+      if (following.length && this.firstStop(textOf([...this.held, ...following]))) text += this.feed(following);
     }
     return text;
   }
 
   /** What was held back: incomplete characters, what may have been a stop string. */
   end(): string {
-    return this.#feed(this.#ids.rest()) + this.#take(Infinity);
+    return this.feed(this.ids.rest()) + this.take(Infinity);
   }
 
   // The text that certainly precedes any stop string.
-  #feed(segments: readonly Segment[]): string {
+  private feed(segments: readonly Segment[]): string {
     let text = '';
     for (const segment of segments) {
       if (this.stopped) break;
-      this.#held.push(segment);
-      const held = textOf(this.#held);
-      this.stoppedBy = this.#firstStop(held);
-      text += this.#take(this.stoppedBy === null ? held.length - overlap(held, this.#stop) : held.indexOf(this.stoppedBy));
-      if (this.stopped) this.#held = [];
+      this.held.push(segment);
+      const held = textOf(this.held);
+      this.stoppedBy = this.firstStop(held);
+      text += this.take(this.stoppedBy === null ? held.length - overlap(held, this.stop) : held.indexOf(this.stoppedBy));
+      if (this.stopped) this.held = [];
     }
     return text;
   }
 
   // The stop string that begins first in a text; of several there, the first of the alphabet.
-  #firstStop(text: string): string | null {
-    const inside = this.#stop.filter((stop) => text.includes(stop));
+  private firstStop(text: string): string | null {
+    const inside = this.stop.filter((stop) => text.includes(stop));
     return inside.sort((a, b) => text.indexOf(a) - text.indexOf(b) || (a < b ? -1 : 1))[0] ?? null;
   }
 
   // Removes the first characters, and returns those that are shown.
-  #take(size: number): string {
+  private take(size: number): string {
     let text = '';
-    while (size > 0 && this.#held.length) {
-      const [{ text: all, special }] = this.#held as [Segment];
-      text += special && !this.#shows(all) ? '' : all.slice(0, size);
-      if (all.length > size) this.#held[0] = { text: all.slice(size), special };
-      else this.#held.shift();
+    while (size > 0 && this.held.length) {
+      const [{ text: all, special }] = this.held as [Segment];
+      text += special && !this.shows(all) ? '' : all.slice(0, size);
+      if (all.length > size) this.held[0] = { text: all.slice(size), special };
+      else this.held.shift();
       size -= all.length;
     }
     return text;
   }
 }
-
-const textOf = (segments: readonly Segment[]): string => segments.map(({ text }) => text).join('');
 
 /** The length of the longest end of a text that may be the beginning of one of `marks`. */
 export function overlap(text: string, marks: readonly string[]): number {

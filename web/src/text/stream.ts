@@ -3,7 +3,7 @@
 // The steps of a decoder see all tokens of a text: the first token may lose its space, bytes that are
 // not UTF-8 change the text of other bytes. So a token's text is returned once no later token can
 // change it, as in format/rdrr_format/token_stream.py.
-import { bytesOfToken, concatenated, flat, isByte, joinOf, utf8, type Description, type Join } from './steps.js';
+import { bytesOfToken, flat, isByte, joinOf, utf8, type Description, type Join } from './steps.js';
 
 export interface Segment {
   readonly text: string;
@@ -16,8 +16,10 @@ export interface TokenDecoder {
   rest(): string; // all that follows if no more tokens come
 }
 
+export const textOf = (segments: readonly Segment[]): string => segments.map(({ text }) => text).join('');
+
 export const visible = (segments: readonly Segment[]): string =>
-  segments.map(({ text, special }) => (special ? '' : text)).join('');
+  textOf(segments.filter(({ special }) => !special));
 
 interface Tokens {
   token(id: number): string | undefined;
@@ -26,46 +28,44 @@ interface Tokens {
 
 // The text of ids, with special tokens where they arrived, between the texts of the tokens around them.
 export class SegmentStream {
-  #tokens: Tokens;
-  #decoder: TokenDecoder;
-  #waiting: { length: number; token: string }[] = [];
+  private waiting: { length: number; token: string }[] = [];
 
-  constructor(tokens: Tokens, decoder: TokenDecoder) {
-    this.#tokens = tokens;
-    this.#decoder = decoder;
-  }
+  constructor(
+    private readonly tokens: Tokens,
+    private readonly decoder: TokenDecoder,
+  ) {}
 
   push(id: number): Segment[] {
-    const token = this.#tokens.token(id);
+    const token = this.tokens.token(id);
     if (token === undefined) return [];
-    if (!this.#tokens.isSpecial(id)) return this.#segments(this.#decoder.push(token));
-    const before = this.#decoder.held();
+    if (!this.tokens.isSpecial(id)) return this.segments(this.decoder.push(token));
+    const before = this.decoder.held();
     if (!before) return [{ text: token, special: true }];
-    this.#waiting.push({ length: [...before].length, token });
+    this.waiting.push({ length: [...before].length, token });
     return [];
   }
 
   held(): Segment[] {
-    return this.#placed(this.#decoder.held());
+    return this.placed(this.decoder.held());
   }
 
   rest(): Segment[] {
-    return this.#segments(this.#decoder.rest());
+    return this.segments(this.decoder.rest());
   }
 
-  #segments(text: string): Segment[] {
+  private segments(text: string): Segment[] {
     if (!text) return [];
-    const segments = this.#placed(text);
-    this.#waiting = [];
+    const segments = this.placed(text);
+    this.waiting = [];
     return segments;
   }
 
-  #placed(text: string): Segment[] {
-    if (!this.#waiting.length) return text ? [{ text, special: false }] : [];
+  private placed(text: string): Segment[] {
+    if (!this.waiting.length) return text ? [{ text, special: false }] : [];
     const characters = [...text];
     const segments: Segment[] = [];
     let begin = 0;
-    for (const { length, token } of this.#waiting) {
+    for (const { length, token } of this.waiting) {
       const end = Math.max(begin, length); // later tokens may have shortened the text
       segments.push({ text: characters.slice(begin, end).join(''), special: false }, { text: token, special: true });
       begin = end;
@@ -88,23 +88,23 @@ const ANCHOR = 'a';
 // What decodes the tokens of texts, opened for one text after the other.
 export class Decoding {
   readonly join: Join; // without edits
-  #steps: readonly Description[];
-  #edits: readonly Edit[];
+  private readonly steps: readonly Description[];
+  private readonly edits: readonly Edit[];
 
   constructor(description: Description | null | undefined) {
-    [this.#steps, this.#edits] = splitEdits(flat(description));
-    this.join = joinOf(this.#steps);
+    [this.steps, this.edits] = splitEdits(flat(description));
+    this.join = joinOf(this.steps);
   }
 
   open(prompt: readonly string[]): TokenDecoder {
-    const inner = this.#openUnedited(prompt);
-    return this.#edits.length ? new EditedDecoder(inner, this.#edits, prompt.length ? this.join(prompt) : '') : inner;
+    const inner = this.openUnedited(prompt);
+    return this.edits.length ? new EditedDecoder(inner, this.edits, prompt.length ? this.join(prompt) : '') : inner;
   }
 
-  #openUnedited(prompt: readonly string[]): TokenDecoder {
-    if (this.#steps.length === 1 && this.#steps[0]!.type === 'ByteLevel') return new ByteLevelDecoder(prompt);
-    if (!this.#steps.every(seesSingleTokens)) return new TokenwiseDecoder(this.join, prompt, () => false);
-    const hasBytes = this.#steps.some(({ type }) => type === 'ByteFallback');
+  private openUnedited(prompt: readonly string[]): TokenDecoder {
+    if (this.steps.length === 1 && this.steps[0]!.type === 'ByteLevel') return new ByteLevelDecoder(prompt);
+    if (!this.steps.every(seesSingleTokens)) return new TokenwiseDecoder(this.join, prompt, () => false);
+    const hasBytes = this.steps.some(({ type }) => type === 'ByteFallback');
     return new TokenwiseDecoder(this.join, prompt, (token) => !(hasBytes && isByte(token)));
   }
 }
@@ -134,106 +134,106 @@ function seesSingleTokens(step: Description): boolean {
 
 // Decodes the tokens whose text is not final yet, each time.
 class TokenwiseDecoder implements TokenDecoder {
-  #join: Join;
-  #isFinal: (token: string) => boolean;
-  #anchor: number;
-  #hasBegun: boolean;
-  #tokens: string[];
-  #shown: string;
+  private readonly anchor: number;
+  private hasBegun: boolean;
+  private tokens: string[];
+  private shown: string;
 
-  constructor(join: Join, prompt: readonly string[], isFinal: (token: string) => boolean) {
-    this.#join = join;
-    this.#isFinal = isFinal;
-    this.#anchor = join([ANCHOR]).length;
+  constructor(
+    private readonly join: Join,
+    prompt: readonly string[],
+    private readonly isFinal: (token: string) => boolean,
+  ) {
+    this.anchor = join([ANCHOR]).length;
     let cut = prompt.length;
     while (cut && !isFinal(prompt[cut - 1]!)) cut -= 1;
     // Until some text has appeared, a token may still lose a space at the beginning.
-    this.#hasBegun = cut > 0 && hasText(join, prompt.slice(0, cut));
-    this.#tokens = this.#hasBegun ? prompt.slice(cut) : [...prompt];
-    this.#shown = this.#tokens.length ? this.#text() : '';
+    this.hasBegun = cut > 0 && hasText(join, prompt.slice(0, cut));
+    this.tokens = this.hasBegun ? prompt.slice(cut) : [...prompt];
+    this.shown = this.tokens.length ? this.text() : '';
   }
 
   push(token: string): string {
-    this.#tokens.push(token);
-    if (!this.#isFinal(token)) return '';
+    this.tokens.push(token);
+    if (!this.isFinal(token)) return '';
     const text = this.held();
-    if (this.#hasBegun || this.#text()) {
-      this.#hasBegun = true;
-      this.#tokens = [];
-      this.#shown = '';
+    if (this.hasBegun || this.text()) {
+      this.hasBegun = true;
+      this.tokens = [];
+      this.shown = '';
     }
     return text;
   }
 
   held(): string {
-    return after(this.#tokens.length ? this.#text() : '', this.#shown);
+    return after(this.tokens.length ? this.text() : '', this.shown);
   }
 
   rest(): string {
     const text = this.held();
-    this.#shown = this.#tokens.length ? this.#text() : '';
+    this.shown = this.tokens.length ? this.text() : '';
     return text;
   }
 
-  #text(): string {
-    return this.#hasBegun ? this.#join([ANCHOR, ...this.#tokens]).slice(this.#anchor) : this.#join(this.#tokens);
+  private text(): string {
+    return this.hasBegun ? this.join([ANCHOR, ...this.tokens]).slice(this.anchor) : this.join(this.tokens);
   }
 }
 
 // Edits the text of another decoder up to where later text can no longer change it: what an edit
 // changes begins with the first character of a pattern, and reaches no character that is in none.
 class EditedDecoder implements TokenDecoder {
-  #decoder: TokenDecoder;
-  #edits: readonly Edit[];
-  #characters: Set<string>;
-  #starts: Set<string>;
-  #open: string;
-  #shown: string;
+  private readonly characters: Set<string>;
+  private readonly starts: Set<string>;
+  private open: string;
+  private shown: string;
 
-  constructor(decoder: TokenDecoder, edits: readonly Edit[], prompt: string) {
-    this.#decoder = decoder;
-    this.#edits = edits;
-    this.#characters = new Set(edits.flatMap(({ pattern }) => [...pattern]));
-    this.#starts = new Set(edits.map(({ pattern }) => [...pattern][0]!));
-    this.#open = prompt.slice(this.#cut(prompt));
-    this.#shown = this.#edited(this.#open);
+  constructor(
+    private readonly decoder: TokenDecoder,
+    private readonly edits: readonly Edit[],
+    prompt: string,
+  ) {
+    this.characters = new Set(edits.flatMap(({ pattern }) => [...pattern]));
+    this.starts = new Set(edits.map(({ pattern }) => [...pattern][0]!));
+    this.open = prompt.slice(this.cut(prompt));
+    this.shown = this.edited(this.open);
   }
 
   push(token: string): string {
-    this.#open += this.#decoder.push(token);
-    const cut = this.#cut(this.#open);
-    const text = this.#new(this.#open.slice(0, cut));
+    this.open += this.decoder.push(token);
+    const cut = this.cut(this.open);
+    const text = this.new(this.open.slice(0, cut));
     if (cut) {
-      this.#open = this.#open.slice(cut);
-      this.#shown = '';
+      this.open = this.open.slice(cut);
+      this.shown = '';
     }
     return text;
   }
 
   held(): string {
-    return this.#new(this.#open + this.#decoder.held());
+    return this.new(this.open + this.decoder.held());
   }
 
   rest(): string {
-    const text = this.#new(this.#open + this.#decoder.rest());
-    this.#open = this.#shown = '';
+    const text = this.new(this.open + this.decoder.rest());
+    this.open = this.shown = '';
     return text;
   }
 
-  #new(text: string): string {
-    return after(this.#edited(text), this.#shown);
+  private new(text: string): string {
+    return after(this.edited(text), this.shown);
   }
 
-  #edited(text: string): string {
-    return this.#edits.reduce((all, { pattern, content }) => all.replaceAll(pattern, () => content), text);
+  private edited(text: string): string {
+    return this.edits.reduce((all, { pattern, content }) => all.replaceAll(pattern, () => content), text);
   }
 
   // Where the text begins that what follows it may change.
-  #cut(text: string): number {
+  private cut(text: string): number {
     const characters = [...text];
     let end = characters.length;
-    while (end && this.#characters.has(characters[end - 1]!)) end -= 1;
-    while (end < characters.length && !this.#starts.has(characters[end]!)) end += 1;
+    while (end && this.characters.has(characters[end - 1]!)) end -= 1;
+    while (end < characters.length && !this.starts.has(characters[end]!)) end += 1;
     return characters.slice(0, end).join('').length;
   }
 }
@@ -241,18 +241,18 @@ class EditedDecoder implements TokenDecoder {
 const LONGEST = 4; // bytes of the longest character in UTF-8
 
 class ByteLevelDecoder implements TokenDecoder {
-  #utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
-  #shown: string;
+  private readonly utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
+  private shown: string;
 
   constructor(prompt: readonly string[]) {
-    const bytes = concatenated(prompt.slice(-LONGEST).map(bytesOfToken)).slice(-LONGEST);
-    const complete = this.#utf8.decode(bytes, { stream: true });
+    const bytes = Uint8Array.from(prompt.slice(-LONGEST).flatMap(bytesOfToken).slice(-LONGEST));
+    const complete = this.utf8.decode(bytes, { stream: true });
     // The text of the prompt ends with a replacement for an incomplete character.
-    this.#shown = utf8.decode(bytes).length > complete.length ? '\ufffd' : '';
+    this.shown = utf8.decode(bytes).length > complete.length ? '\ufffd' : '';
   }
 
   push(token: string): string {
-    return this.#new(this.#utf8.decode(bytesOfToken(token), { stream: true }));
+    return this.new(this.utf8.decode(Uint8Array.from(bytesOfToken(token)), { stream: true }));
   }
 
   held(): string {
@@ -260,13 +260,13 @@ class ByteLevelDecoder implements TokenDecoder {
   }
 
   rest(): string {
-    return this.#new(this.#utf8.decode());
+    return this.new(this.utf8.decode());
   }
 
-  #new(text: string): string {
+  private new(text: string): string {
     if (!text) return text;
-    const fresh = this.#shown && text.startsWith(this.#shown) ? text.slice(this.#shown.length) : text;
-    this.#shown = '';
+    const fresh = this.shown && text.startsWith(this.shown) ? text.slice(this.shown.length) : text;
+    this.shown = '';
     return fresh;
   }
 }

@@ -1,5 +1,6 @@
 // The chat template of a package: the messages of a conversation as the text of a prompt.
 import { RdrrError } from '../errors.js';
+import { isObject } from './literals.js';
 import { read, render, type Parsed } from './jinja.js';
 import type { AddedToken } from './prepare.js';
 
@@ -23,27 +24,25 @@ export interface Rendering {
 type Message = Readonly<Record<string, unknown>>;
 
 export class ChatTemplate {
-  readonly source: string;
-  #template: Parsed;
-  #tokens: Readonly<Record<string, string>>;
-  #stated: readonly string[] | null;
+  private readonly template: Parsed;
+  private readonly tokens: Readonly<Record<string, string>>;
+  private readonly stated: readonly string[] | null;
 
-  constructor(source: string, settings: Settings) {
+  constructor(readonly source: string, settings: Settings) {
     try {
-      this.#template = read(source);
+      this.template = read(source);
     } catch (error) {
       throw new RdrrError('format', `the chat template cannot be read in browsers: ${messageOf(error)}`, { cause: error });
     }
-    this.source = source;
-    this.#tokens = namedTokens(settings);
+    this.tokens = namedTokens(settings);
     const stated = settings.chat_control_tokens;
-    this.#stated = Array.isArray(stated) ? stated.map(String) : null;
+    this.stated = Array.isArray(stated) ? stated.map(String) : null;
   }
 
   render(messages: readonly Message[], { addGenerationPrompt = true, tools = null, variables = {} }: Rendering = {}): string {
-    const given = { tools, documents: null, ...this.#tokens, ...variables, messages: messages.map(plain) };
+    const given = { tools, documents: null, ...this.tokens, ...variables, messages: messages.map(plain) };
     try {
-      return render(this.#template, { ...given, add_generation_prompt: addGenerationPrompt });
+      return render(this.template, { ...given, add_generation_prompt: addGenerationPrompt });
     } catch (error) {
       throw new RdrrError('usage', `the chat template refuses the messages: ${messageOf(error)}`, { cause: error });
     }
@@ -51,9 +50,9 @@ export class ChatTemplate {
 
   /** The tokens that a message must not contain: special ones, and the template's own. */
   controlTokens(added: readonly AddedToken[]): string[] {
-    const literals = this.#stated ? '' : literalText(this.#template);
+    const literals = this.stated ? '' : literalText(this.template);
     const belongs = (text: string): boolean =>
-      this.#stated ? this.#stated.includes(text) : literals.includes(text) && text.trim() !== '';
+      this.stated ? this.stated.includes(text) : literals.includes(text) && text.trim() !== '';
     return added.filter(({ content, special }) => special || belongs(content)).map(({ content }) => content);
   }
 
@@ -77,13 +76,10 @@ export function templateSource(settings: Settings, tools: boolean): string | nul
 }
 
 function namedTemplates(stated: unknown): Record<string, string> {
-  let named: Record<string, unknown> = { default: stated };
-  if (Array.isArray(stated)) {
-    named = Object.fromEntries(stated.map((entry: { name: string; template: unknown }) => [entry?.name, entry?.template]));
-  } else if (stated !== null && typeof stated === 'object') {
-    named = stated as Record<string, unknown>;
-  }
-  return Object.fromEntries(Object.entries(named).filter((entry): entry is [string, string] => typeof entry[1] === 'string'));
+  const entries = Array.isArray(stated)
+    ? stated.map((entry?: { name: string; template: unknown }) => [entry?.name, entry?.template])
+    : Object.entries(isObject(stated) ? stated : { default: stated });
+  return Object.fromEntries(entries.filter((entry): entry is [string, string] => typeof entry[1] === 'string'));
 }
 
 // Special tokens by the names that templates use for them.
@@ -91,14 +87,14 @@ function namedTokens(settings: Settings): Record<string, string> {
   const own = Object.entries(settings).filter(([name]) => name.endsWith('_token'));
   const more = ['model_specific_special_tokens', 'extra_special_tokens'].flatMap((key) => {
     const stated = settings[key];
-    return stated !== null && typeof stated === 'object' && !Array.isArray(stated) ? Object.entries(stated) : [];
+    return isObject(stated) ? Object.entries(stated) : [];
   });
   const texts = [...own, ...more].map(([name, value]) => [name, textOf(value)] as const);
   return Object.fromEntries(texts.filter((entry): entry is [string, string] => entry[1] !== null));
 }
 
 function textOf(token: unknown): string | null {
-  const text = token !== null && typeof token === 'object' ? (token as { content?: unknown }).content : token;
+  const text = isObject(token) ? token['content'] : token;
   return typeof text === 'string' ? text : null;
 }
 

@@ -26,25 +26,25 @@ export class Tokenizer {
   readonly added: readonly AddedToken[];
   // Whether an added token may be in a text that does not hold its text.
   readonly normalizes: boolean;
-  #file: TokenizerFile;
-  #library: Opened;
-  #unnormalized: AddedTokens;
-  #normalized: AddedTokens;
-  #tokens: ReadonlyMap<number, string>;
-  #special: ReadonlySet<string>;
-  #decoding: Decoding;
+  private readonly file: TokenizerFile;
+  private readonly library: Opened;
+  private readonly unnormalized: AddedTokens;
+  private readonly normalized: AddedTokens;
+  private readonly tokens: ReadonlyMap<number, string>;
+  private readonly special: ReadonlySet<string>;
+  private readonly decoding: Decoding;
 
   constructor(text: string) {
-    this.#file = readFile(text);
-    this.#library = opened(this.#file);
-    this.added = this.#file.added_tokens;
-    const { normalizer } = this.#library;
+    this.file = readFile(text);
+    this.library = opened(this.file);
+    this.added = this.file.added_tokens;
+    const { normalizer } = this.library;
     this.normalizes = normalizer !== null && this.added.some((token) => token.normalized);
-    this.#unnormalized = new AddedTokens(this.added.filter((token) => !token.normalized));
-    this.#normalized = new AddedTokens(this.added.filter((token) => token.normalized), ({ content }) => normalizer?.normalize(content) ?? content);
-    this.#tokens = tokensOf(this.#file);
-    this.#special = new Set(this.added.filter(({ special }) => special).map(({ content }) => content));
-    this.#decoding = new Decoding(this.#file.decoder);
+    this.unnormalized = new AddedTokens(this.added.filter((token) => !token.normalized));
+    this.normalized = new AddedTokens(this.added.filter((token) => token.normalized), ({ content }) => normalizer?.normalize(content) ?? content);
+    this.tokens = tokensOf(this.file);
+    this.special = new Set(this.added.filter(({ special }) => special).map(({ content }) => content));
+    this.decoding = new Decoding(this.file.decoder);
   }
 
   /**
@@ -53,60 +53,72 @@ export class Tokenizer {
    */
   encode(text: string, { special = false, control = true, limit = Infinity, bos = null as number | null } = {}): number[] {
     if (/[\ud800-\udfff]/u.test(text)) throw new RdrrError('usage', 'the text has half of a surrogate pair, which is no character');
-    const sections = control ? this.#unnormalized.sections(text) : [text];
-    const ids = sections.flatMap((section, at) => (typeof section === 'number' ? section : this.#encodeSection(section, at === 0, control)));
+    const sections = control ? this.unnormalized.sections(text) : [text];
+    const ids = sections.flatMap((section, at) => (typeof section === 'number' ? section : this.encodeSection(section, at === 0, control)));
     if (!special) return ids;
-    const within = (most: number): number[] => this.#completed(ids.slice(0, Math.max(0, most - this.#completed([]).length)));
+    const within = (most: number): number[] => this.completed(ids.slice(0, Math.max(0, most - this.completed([]).length)));
     const whole = within(limit);
     return bos === null || whole[0] === bos ? whole : [bos, ...within(limit - 1)];
   }
 
-  #encodeSection(text: string, isFirst: boolean, control: boolean): number[] {
-    const normal = this.#library.normalizer?.normalize(text) ?? text;
-    const sections = control ? this.#normalized.sections(normal) : [normal];
-    return sections.flatMap((section, at) => (typeof section === 'number' ? section : this.#encodeText(section, isFirst && at === 0)));
+  private encodeSection(text: string, isFirst: boolean, control: boolean): number[] {
+    const normal = this.library.normalizer?.normalize(text) ?? text;
+    const sections = control ? this.normalized.sections(normal) : [normal];
+    const begins = isFirst && !this.loses(text);
+    return sections.flatMap((section, at) => (typeof section === 'number' ? section : this.encodeText(section, begins && at === 0)));
   }
 
-  #encodeText(text: string, isFirst: boolean): number[] {
+  // Whether the normalizer removes the first character: what follows is not the beginning of the text then.
+  private loses(text: string): boolean {
+    const { normalizer } = this.library;
+    if (!normalizer || !text) return false;
+    return normalizer.normalize(`${String.fromCodePoint(text.codePointAt(0)!)}a`) === normalizer.normalize('a');
+  }
+
+  private encodeText(text: string, isFirst: boolean): number[] {
     if (!text) return [];
-    const { model, pre_tokenizer: pre } = this.#library;
+    const { model, pre_tokenizer: pre } = this.library;
     const words = pre ? pre.pre_tokenize(text, { section_index: isFirst ? 0 : 1 }) : [text];
-    // Word by word: unknown characters of two words are two unknown tokens.
-    const pieces = words.flatMap((word) => model._call([word]));
     const { tokens_to_ids: ids, unk_token_id: unknown } = model;
-    const fallsBack = this.#file.model.type === 'Unigram' && this.#file.model['byte_fallback'] === true;
+    const { type, byte_fallback: hasBytes, ignore_merges: asWhole } = this.file.model;
+    // Where nothing stands for unknown characters, those around them are merged.
+    const known = (word: string): string => (asWhole && ids.has(word) ? word : Array.from(word).filter((character) => ids.has(character)).join(''));
+    const leavesOut = type === 'BPE' && unknown === undefined && !hasBytes;
+    // Word by word: unknown characters of two words are two unknown tokens.
+    const pieces = words.flatMap((word) => model._call([leavesOut ? known(word) : word]));
+    const fallsBack = type === 'Unigram' && hasBytes === true;
     return pieces.flatMap((piece) => ids.get(piece) ?? ((fallsBack ? bytesOf(piece, ids) : null) ?? unknown ?? []));
   }
 
   // The ids with those that the post-processor adds.
-  #completed(ids: readonly number[]): number[] {
-    const processor = this.#library.post_processor;
+  private completed(ids: readonly number[]): number[] {
+    const processor = this.library.post_processor;
     if (!processor) return [...ids];
     const all = processor.post_process(ids, null, true).tokens;
-    return all.map((token) => (typeof token === 'number' ? token : this.#idOf(token)));
+    return all.map((token) => (typeof token === 'number' ? token : this.idOf(token)));
   }
 
-  #idOf(token: string): number {
-    const id = this.added.find(({ content }) => content === token)?.id ?? this.#library.model.tokens_to_ids.get(token);
+  private idOf(token: string): number {
+    const id = this.added.find(({ content }) => content === token)?.id ?? this.library.model.tokens_to_ids.get(token);
     if (id === undefined) throw new RdrrError('format', `tokenizer.json: the post-processor adds ${token}, which the vocabulary has not`);
     return id;
   }
 
   token(id: number): string | undefined {
-    return this.#tokens.get(id);
+    return this.tokens.get(id);
   }
 
   /** What a grammar library must know. */
   get vocabulary(): Vocabulary {
-    const tokens = new Array<string>(Math.max(...this.#tokens.keys()) + 1).fill('');
-    for (const [id, token] of this.#tokens) tokens[id] = this.#special.has(token) ? '' : token;
-    const decoder = JSON.stringify(this.#file.decoder ?? null);
+    const tokens = new Array<string>(Math.max(...this.tokens.keys()) + 1).fill('');
+    for (const [id, token] of this.tokens) tokens[id] = this.special.has(token) ? '' : token;
+    const decoder = JSON.stringify(this.file.decoder ?? null);
     const kind = decoder.includes('"ByteLevel"') ? 'byte_level' : decoder.includes('"Metaspace"') || decoder.includes('"ByteFallback"') ? 'byte_fallback' : 'raw';
     return { tokens, kind };
   }
 
   isSpecial(id: number): boolean {
-    return this.#special.has(this.#tokens.get(id) ?? '');
+    return this.special.has(this.tokens.get(id) ?? '');
   }
 
   /** The text of ids without special tokens. */
@@ -116,8 +128,8 @@ export class Tokenizer {
   }
 
   stream(prompt: readonly number[]): SegmentStream {
-    const before = prompt.filter((id) => !this.isSpecial(id)).flatMap((id) => this.#tokens.get(id) ?? []);
-    return new SegmentStream(this, this.#decoding.open(before));
+    const before = prompt.filter((id) => !this.isSpecial(id)).flatMap((id) => this.tokens.get(id) ?? []);
+    return new SegmentStream(this, this.decoding.open(before));
   }
 }
 

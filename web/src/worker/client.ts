@@ -30,10 +30,7 @@ export class RemoteEngine extends Answers {
     /** Resolves with the reason when the device was lost and could not be opened again. */
     readonly lost: Promise<string>,
   ) {
-    super(
-      () => model.id,
-      (request, options) => this.run(request, options),
-    );
+    super();
   }
 
   async *run(request: AnyRequest, { signal }: CallOptions = {}): AsyncGenerator<AnyEvent> {
