@@ -12,7 +12,7 @@ import rdrr
 import torch
 from rdrr import evaluate
 from rdrr_format.errors import GenerationError, UsageError
-from support.commands import error_line
+from support.commands import EXAMPLE, error_line
 from support.commands import rdrr as run
 
 TEXT = Path(__file__).parents[1] / "data" / "text" / "heldout.txt"
@@ -37,9 +37,9 @@ class FakeModel:
 
 
 @pytest.fixture(scope="module")
-def package(shallow_checkpoint, tmp_path_factory):
+def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate") / "small-llama"
-    rdrr.convert(shallow_checkpoint, folder, quantize="f32")
+    rdrr.convert(EXAMPLE, folder, quantize="f32")
     return folder
 
 
@@ -148,13 +148,13 @@ def test_models_with_different_tokenizers_cannot_be_compared():
         evaluate.compare(*models, [1, 2, 3])
 
 
-def test_perplexity_is_that_of_transformers_on_the_same_windows(shallow_checkpoint, package):
+def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
     from transformers import AutoModelForCausalLM
 
     with rdrr.load(package, backend="cpu", context=64) as model:
         ids = model.encode(TEXT.read_text(encoding="utf-8"))[:150]
         score = evaluate.perplexity(model, ids, window=64)
-    peer = AutoModelForCausalLM.from_pretrained(shallow_checkpoint, dtype=torch.float32)
+    peer = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32)
     losses = []
     with torch.no_grad():
         for first in range(0, 150, 64):

@@ -16,6 +16,7 @@ import rdrr
 import torch
 from rdrr_format.errors import UsageError
 from support import lm_eval_stand_in
+from support.commands import EXAMPLE
 
 HAS_HARNESS = importlib.util.find_spec("lm_eval") is not None
 
@@ -41,9 +42,9 @@ def adapter():
 
 
 @pytest.fixture(scope="module")
-def package(shallow_checkpoint, tmp_path_factory):
+def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("harness") / "f32"
-    rdrr.convert(shallow_checkpoint, folder, quantize="f32")
+    rdrr.convert(EXAMPLE, folder, quantize="f32")
     return folder
 
 
@@ -55,12 +56,11 @@ def model(adapter, package):
 
 
 @pytest.fixture(scope="module")
-def reference(shallow_checkpoint):
+def reference():
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(shallow_checkpoint, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(shallow_checkpoint)
-    return SimpleNamespace(model=model.eval(), tokenizer=tokenizer)
+    reference_model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
+    return SimpleNamespace(model=reference_model, tokenizer=AutoTokenizer.from_pretrained(EXAMPLE))
 
 
 def request(*arguments):
