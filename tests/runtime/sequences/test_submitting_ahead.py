@@ -353,7 +353,6 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahea
     assert also.tokens == recorded.tokens[:most]
 
 
-@pytest.mark.thorough  # test_gpu_backend.py reads as many
 def test_more_ids_than_the_ring_holds_arrive_in_one_fence_or_several(backend, rng):
     ids = prompt_of(rng, 5)
     # Sampled, since the most probable token of a random model is soon the last one again.
