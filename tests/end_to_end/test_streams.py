@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from functools import partial
 
 import pytest
 from rdrr.cli._console import table
-from rdrr_format.shard_writer import ShardWriter
 from rich.console import Console
 from support.commands import EXAMPLE, environment, rdrr
 from support.deadlines import HANGS
@@ -55,24 +53,6 @@ def test_a_stream_that_alone_is_closed_is_treated_as_an_empty_one(made_package):
     assert ended(start(*words, shell="<&-")) == (2, "", rdrr(*words, stdin="").err)
 
 
-def test_an_interrupt_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    written = []
-    write = ShardWriter.write
-
-    def interrupted(*given):
-        written.append(list(tmp_path.glob(".out.partial/package/*")))
-        if len(written) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        return write(*given)
-
-    monkeypatch.setattr(ShardWriter, "write", interrupted)
-    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet")
-    assert (done.code, done.out, done.err) == (INTERRUPTED, "", "stopped\n")
-    assert written[2]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.thorough
 def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
     slowly = (
         "import time\nfrom rdrr_format.shard_writer import ShardWriter\n"
