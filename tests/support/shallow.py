@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from support.commands import EXAMPLE
+from support.safetensor_files import write_raw
 
 
 def save_shallow(folder: Path, layers: int = 1) -> Path:
@@ -28,7 +29,5 @@ def save_shallow(folder: Path, layers: int = 1) -> Path:
         offsets = [len(content), len(content) + end - start]
         header[name] = entry | {"data_offsets": offsets}
         content += raw[begin + start : begin + end]
-    text = json.dumps(header).encode()
-    path = folder / "model.safetensors"
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+    write_raw(folder / "model.safetensors", header, content)
     return folder

@@ -90,85 +90,11 @@ var<workgroup> totals: array<f32, GROUP * TEAMS>;        // sums of the weights
 {% include "attention/snippets/load_vectors.wgsl" %}
 {% if ROUNDED %}
 
-// The sum of the weights of a head, which `writers` threads have added up.
-fn total_of(head: u32, writers: u32) -> f32 {
-    var sum = 0.0;
-    for (var i = 0u; i < writers; i++) {
-        sum += totals[head * TEAMS + i];
-    }
-    return sum;
-}
-{% endif %}
-{% if ROUNDED and ROUNDED != "f16" %}
-{% set SHARING = 4 if HALVES else 8 %}
-{% include "snippets/abs_max.wgsl" %}
-
-// Quantize 4 elements of the heads in `query`, of which `i` vectors are before them and `at` in the row.
-fn store_int8(row: u32, i: u32, at: u32) {
-    let first = i / {{ SHARING }}u * {{ SHARING }}u;
-    var bits = 0u;
-    for (var j = 0u; j < {{ SHARING }}u; j++) {
-        bits = max(bits, bits_of_abs_max(query[first + j]));
-    }
-    let amax = bitcast<f32>(bits);
-    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
-    let units = HEADS * HEAD_DIM / 64u;
-    y[4u * ((5u * row + at % 16u / 4u) * units + at / 16u) + at % 4u] = pack4xI8(vec4<i32>(round(query[i] * inverse)));
-    if (i == first) {
-        let scale = amax / 127.0;
-{% if HALVES %}
-        y[4u * (5u * row + 4u) * units + at / 4u] = bitcast<u32>(scale);
-{% else %}
-        var sum = 0i;
-        for (var j = 0u; j < {{ SHARING }}u; j++) {
-            sum += dot4I8Packed(pack4xI8(vec4<i32>(round(query[first + j] * inverse))), 0x01010101u);
-        }
-        let scale_at = 4u * (5u * row + 4u) * units + at / 8u * 2u;
-        y[scale_at] = bitcast<u32>(scale);
-        y[scale_at + 1u] = bitcast<u32>(scale * f32(sum));
-{% endif %}
-    }
-}
+{% include "attention/snippets/rounded_heads.wgsl" %}
 {% endif %}
 
-{% if STORES and KV == "q8_0" %}
-{% set NAME, VECTOR = "query", "query[i + j]" %}
-{% include "cache/snippets/block_scale.wgsl" %}
-
-// Keep the new key and value in `fresh`, and store them at word `first` of the caches if `stores`. A thread
-// writes 4 codes; the first thread of each 64 elements also writes their two scales.
-fn store_new(first: u32, stores: bool, t: u32) {
-    for (var i = t; i < WORDS; i += WG) {
-        let target_word = first + i;
-{% for cache in ("k", "v") %}
-        let {{ cache }}_word = (GROUP + {{ loop.index0 }}u) * WORDS + i;
-        let {{ cache }}_scale = query_scale({{ cache }}_word - i % 8u);
-        let {{ cache }}_codes = codes(query[{{ cache }}_word], {{ cache }}_scale);
-        if (stores) {
-            {{ cache }}_cache[target_word] = {{ cache }}_codes;
-        }
-        fresh[{{ loop.index0 }}u * WORDS + i] = half_scale({{ cache }}_scale) * vec4<f32>(unpack4xI8({{ cache }}_codes));
-        if (stores && i % 16u == 0u) {
-            let after = query_scale({{ cache }}_word + 8u);
-            {{ cache }}_cache[{{ "SECOND_" if cache == "v" }}SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
-        }
-{% endfor %}
-    }
-}
-{% elif STORES %}
-// Keep the new key and value in `fresh`, and store them at word `first` of the caches if `stores`.
-fn store_new(first: u32, stores: bool, t: u32) {
-    for (var i = t; i < WORDS; i += WG) {
-        let key = kv_pack(query[GROUP * WORDS + i]);
-        let value = kv_pack(query[(GROUP + 1u) * WORDS + i]);
-        if (stores) {
-            k_cache[first + i] = key;
-            v_cache[first + i] = value;
-        }
-        fresh[i] = key;
-        fresh[WORDS + i] = value;
-    }
-}
+{% if STORES %}
+{% include "attention/snippets/store_new.wgsl" %}
 {% endif %}
 
 // The keys of a split, of `count` keys in all.
