@@ -33,7 +33,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn test-serve web test-web clean
+.PHONY: help setup demo test test-all test-fast coverage fmt lint types check wheel docs fuzz mutation soak adapter dawn test-dawn test-serve web check-web test-web clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -135,8 +135,10 @@ web/node_modules/installed: web/package.json web/package-lock.json
 web: web/node_modules/installed ## Build the browser runtime and its page into api/rdrr/browser.
 	@cd web && npm run --silent check && npm run --silent build
 
-test-web: $(VENV)/installed-dev adapter web/node_modules/installed ## Test the browser runtime, in Node and Chromium (SHORT=1: a part).
+check-web: web/node_modules/installed ## Check the browser runtime and test it in Node (a minute).
 	@cd web && npm run --silent check && npm run --silent build -- --check && npm test --silent
+
+test-web: $(VENV)/installed-dev adapter check-web ## Test the browser runtime, in Node and Chromium (SHORT=1: a part).
 	RDRR_TEST_WEB=1 $(if $(SHORT),RDRR_TEST_COVER=1) $(BIN)/python -m pytest -q tests/web
 
 test-serve: $(VENV)/installed-dev ## Run all tests of the server, with further clients from PyPI.
