@@ -199,15 +199,17 @@ def _head(model: str, message: Message) -> dict[str, Any]:
 
 
 def _usage(message: Message) -> dict[str, Any]:
+    answer = message.answer
     return {
-        "input_tokens": message.answer.prompt_tokens,
-        "output_tokens": len(message.answer.ids),
+        "input_tokens": answer.prompt_tokens - answer.cached_tokens,
+        "cache_read_input_tokens": answer.cached_tokens,
+        "output_tokens": len(answer.ids),
         **dict.fromkeys(_NOT_COUNTED),
     }
 
 
 _NOT_COUNTED = (
-    "cache_creation", "cache_creation_input_tokens", "cache_read_input_tokens", "inference_geo",
+    "cache_creation", "cache_creation_input_tokens", "inference_geo",
     "output_tokens_details", "server_tool_use", "service_tier",
 )  # fmt: skip
 """Counts of the service that this server has not; its schema wants them."""

@@ -29,6 +29,7 @@ class Event:
         logprobs: Their log-probabilities, where they were asked for.
         finish: Why the text ended: `stop` or `length`; None if it goes on.
         stop: The stop string that ended it, if one did.
+        cached_tokens: Tokens of the prompt that did not run, since the cache had them.
         error: Why there is no text; then nothing follows.
         result: What a job returns that is no text.
     """
@@ -38,6 +39,7 @@ class Event:
     logprobs: Sequence[TokenLogprobs] = ()
     finish: str | None = None
     stop: str | None = None
+    cached_tokens: int = 0
     error: RdrrError | None = None
     result: Any = None
 

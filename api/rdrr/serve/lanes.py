@@ -109,7 +109,9 @@ class Lanes:
         """Deliver new ids; a stop string may end a text that would go on."""
         assert self._scheduler is not None
         for text, ids, finish in delivered:
-            if self._shared[text].add(ids, finish):
+            answer = self._shared[text]
+            answer.cached_tokens = text.reused
+            if answer.add(ids, finish):
                 del self._shared[text]
                 self._scheduler.remove(text)
 
@@ -150,10 +152,14 @@ class _Answer:
         model: The model, for its tokenizer.
         job: The job.
         reports: Takes the events.
+
+    Attributes:
+        cached_tokens: Tokens of the prompt that did not run.
     """
 
     def __init__(self, model: Model, job: Job, reports: Reports) -> None:
         self.job, self._reports = job, reports
+        self.cached_tokens = 0
         self._text = AnswerText(model._codec, job.prompt, job.stop, job.shows)
 
     def add(self, ids: list[int], finish: str, logprobs: list[TokenLogprobs] | None = None) -> bool:
@@ -169,7 +175,8 @@ class _Answer:
             pieces.append(self._text.rest())
         reason = None if not ended else "stop" if finish == "stop" else "length"
         stop = self._text.stopped_by
-        event = Event("".join(pieces), ids, (logprobs or [])[: len(ids)], reason, stop)
+        text, logprobs = "".join(pieces), (logprobs or [])[: len(ids)]
+        event = Event(text, ids, logprobs, reason, stop, self.cached_tokens)
         self._reports.deliver(self.job, event)
         return ended
 
@@ -252,6 +259,7 @@ class _SingleJob:
             for ids in runs:
                 new = None if recorded is None else recorded.tokens[done:]
                 done += len(ids)
+                self._answer.cached_tokens = stats.cached_tokens
                 if self._answer.add(ids, "running", new):
                     yield True
                     return

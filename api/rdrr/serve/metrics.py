@@ -25,6 +25,11 @@ class Metrics:
             "rdrr_requests", "Answered requests.", ("route", "status"), registry=self._registry
         )
         self._prompt = Counter("rdrr_prompt_tokens", "Tokens of prompts.", registry=self._registry)
+        self._cached = Counter(
+            "rdrr_cached_prompt_tokens",
+            "Tokens of prompts that did not run, since the cache had them.",
+            registry=self._registry,
+        )
         self._new = Counter("rdrr_new_tokens", "Generated tokens.", registry=self._registry)
         self._first = Histogram(
             "rdrr_first_token_seconds",
@@ -41,6 +46,7 @@ class Metrics:
         """Count an event of a job."""
         if is_first:
             self._prompt.inc(len(job.prompt))
+            self._cached.inc(event.cached_tokens)
             self._first.observe(perf_counter() - job.begun)
         self._new.inc(len(event.ids))
 

@@ -192,7 +192,7 @@ class _Answer:
         thoughts = self.chat.model.encode_as_is(self._message.reasoning) if is_ended else []
         usage = {
             "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens},
             "output_tokens": new,
             "output_tokens_details": {"reasoning_tokens": min(len(thoughts), new)},
             "total_tokens": prompt + new,

@@ -97,6 +97,7 @@ class Answer:
         logprobs: Their log-probabilities, where they were asked for.
         finish: Why it ended.
         stop: The stop string that ended it, if one did.
+        cached_tokens: Tokens of the prompt that did not run, since the cache had them.
         begun: When it was asked for, in seconds.
         first: When its first ids came, in seconds; None before.
         last: When its last ids came, in seconds.
@@ -108,6 +109,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str = "length"
     stop: str | None = None
+    cached_tokens: int = 0
     begun: float = field(default_factory=perf_counter)
     first: float | None = None
     last: float = 0.0
@@ -122,6 +124,7 @@ class Answer:
         self.logprobs += event.logprobs
         self.finish = event.finish or self.finish
         self.stop = event.stop or self.stop
+        self.cached_tokens = event.cached_tokens or self.cached_tokens
 
 
 class Texts:
@@ -256,8 +259,14 @@ async def call(service: Service, work: Callable[[Model], Any]) -> Any:
 def usage(answers: Sequence[Answer], copies: int) -> dict[str, Any]:
     """Return the counts of an answer; the prompt of several copies counts once."""
     prompt = sum(answer.prompt_tokens for answer in answers[::copies])
+    cached = sum(answer.cached_tokens for answer in answers[::copies])
     new = sum(len(answer.ids) for answer in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": new,
+        "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def timings(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -269,11 +278,13 @@ def timings(answers: Sequence[Answer]) -> dict[str, Any]:
     begun = min(answer.begun for answer in answers)
     last = max((answer.last for answer in answers), default=begun)
     first = min((answer.first for answer in answers if answer.first is not None), default=last)
+    cached = sum(answer.cached_tokens for answer in answers)
+    run = sum(answer.prompt_tokens for answer in answers) - cached
     counts = {
-        "prompt": (sum(answer.prompt_tokens for answer in answers), max(first - begun, 0.0)),
+        "prompt": (run, max(first - begun, 0.0)),
         "predicted": (sum(len(answer.ids) for answer in answers), max(last - first, 0.0)),
     }
-    return {
+    return {"cache_n": cached} | {
         f"{part}_{name}": value
         for part, (count, seconds) in counts.items()
         for name, value in (

@@ -58,6 +58,7 @@ class ScheduledText:
         ids: New ids, including one that ends the text.
         finish: Why it ended: `stop`, `length` or `context`; `running` before the end.
         filled: Rows of the prompt that have run; the last one runs when the first token is decoded.
+        reused: How many of these another text has run.
         sequence: Index of the batch's sequence that it occupies; -1 while it waits.
         border: Rows of the prompt that others have in common with it. A part of the prompt ends
             there, since states can only be copied where a part ends.
@@ -70,6 +71,7 @@ class ScheduledText:
     ids: list[int] = field(default_factory=list)
     finish: str = "running"
     filled: int = 0
+    reused: int = 0
     sequence: int = -1
     border: int = 0
 
@@ -200,7 +202,7 @@ class Scheduler:
             reusable = {free: self._reusable(free, text.prompt) for free in self._free}
             # Of several that hold as much the one that has been free longest: it is needed least.
             text.sequence = max(reusable, key=reusable.__getitem__)
-            text.filled = reusable[text.sequence]
+            text.filled = text.reused = reusable[text.sequence]
             self._free.remove(text.sequence)
             others = (*self._held, *(other.prompt for other in self._running))
             border = max(_shared(ids, text.prompt) for ids in others)
@@ -251,6 +253,7 @@ class Scheduler:
                 return True
         if most >= text.filled + least:
             self._backend.copy(best.sequence, text.sequence, most)
+            text.reused += most - text.filled
             text.filled = most
         return False
 

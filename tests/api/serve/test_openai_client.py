@@ -35,9 +35,21 @@ def test_a_stream_is_the_whole_text_in_parts(client):
     assert [part.choices[0].finish_reason for part in parts][-1] == "length"
     assert (counts.choices, counts.usage.completion_tokens) == ([], 12)
     timings = counts.timings
-    assert (timings["prompt_n"], timings["predicted_n"]) == (counts.usage.prompt_tokens, 12)
+    cached = counts.usage.prompt_tokens_details.cached_tokens
+    assert (timings["prompt_n"], timings["cache_n"]) == (counts.usage.prompt_tokens - cached, cached)
+    assert timings["predicted_n"] == 12
     assert timings["prompt_ms"] > 0
     assert timings["predicted_ms"] >= 0
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])  # in passes with other texts, and alone
+def test_the_usage_says_how_much_of_a_prompt_was_cached(client, worker, logprobs):
+    ids = worker.model.encode(f"{PROMPT}, and it was told Zedekiah {logprobs} times")
+    asked = {**GREEDY, "logprobs": logprobs}
+    first, second = (client.completions.create(prompt=ids, **asked).usage for _ in range(2))
+    assert first.prompt_tokens == second.prompt_tokens == len(ids)
+    assert first.prompt_tokens_details.cached_tokens < len(ids) - 5
+    assert second.prompt_tokens_details.cached_tokens == len(ids) - 1  # the last one must run
 
 
 def test_several_prompts_are_answered_in_their_order(client):

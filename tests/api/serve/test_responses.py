@@ -39,6 +39,7 @@ def test_a_response_is_the_chat_s_answer(client):
     assert answer.output_text == chat.choices[0].message.content
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert answer.usage.output_tokens == 6
+    assert answer.usage.input_tokens_details.cached_tokens == answer.usage.input_tokens - 1
 
 
 def test_the_tokens_of_a_prompt_are_counted_as_its_response_counts_them(client):

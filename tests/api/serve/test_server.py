@@ -173,10 +173,15 @@ def test_health_means_that_tokens_come(server):
 
 
 def test_the_counts_are_those_of_prometheus(server):
-    post(server, "/v1/completions", ASKED)
+    for _ in range(2):
+        post(server, "/v1/completions", ASKED)
     text = server.ask("GET", "/metrics")[1].decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(lines["rdrr_new_tokens_total"]) >= 3
+    prompts, cached = (
+        float(lines[f"rdrr_{name}_total"]) for name in ("prompt_tokens", "cached_prompt_tokens")
+    )
+    assert 0 < cached < prompts
     assert float(lines['rdrr_requests_total{route="/v1/completions",status="200"}']) >= 1
     assert float(lines["rdrr_jobs"]) == 0
 
