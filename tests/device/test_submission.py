@@ -26,14 +26,15 @@ from support.decoding import (
     prompt,
     varied_prompt,
 )
-from support.packages import CONTEXT, llama_manifest, write_random_package
+from support.packages import CONTEXT, SMALL, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 
 @pytest.fixture(scope="module")
 def backend(request, device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
-    package = write_random_package(folder, llama_manifest(), generator_of(request))
+    manifest = llama_manifest(**{**SMALL, "layers": 2})
+    package = write_random_package(folder, manifest, generator_of(request))
     gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     gpu_backend.greedy(
         gpu_backend.greedy([1, 2], 0, 1), 2, 1

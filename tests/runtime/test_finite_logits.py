@@ -30,7 +30,7 @@ from rdrr_runtime.sampling.masks import MaskRules
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 from support.gpu import Bench, normal
-from support.packages import VOCAB, llama_manifest, replace_first, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, replace_first, write_random_package
 
 CONTEXT, WIDTH = 64, 5000
 MESSAGE = "logits are not finite numbers"
@@ -292,13 +292,13 @@ def _with_a_large_token(
     """Return a model in which only token 0 has keys and values beyond the range of a cache.
 
     The norm of the first layer enlarges the first element, of which token 0 consists. Its keys are
-    about 18 times as large as those of an average token.
+    about 10 times as large as those of an average token.
     """
     values = {
         "model.embed_tokens.weight": 5.0,
         "model.layers.0.input_layernorm.weight": 3e4 * TIMES[dtype],
     }
-    package = _with(llama_manifest("F32", embedding="F32", layers=1), folder, rng, values)
+    package = _with(llama_manifest("F32", embedding="F32", **SMALL), folder, rng, values)
     hints = resolve({"run flag": POLICIES["f32"]})
     return GpuBackend(
         package, context=CONTEXT, device=device, policy=hints, kv_dtype=dtype, persistence=wanted
@@ -308,7 +308,7 @@ def _with_a_large_token(
 def _backend(
     device, policy: str, folder: Path, rng: np.random.Generator, values: dict
 ) -> GpuBackend:
-    package = _with(llama_manifest(layers=1), folder, rng, values)
+    package = _with(llama_manifest(**SMALL), folder, rng, values)
     hints = resolve({"run flag": POLICIES[policy]})
     return GpuBackend(package, context=CONTEXT, device=device, policy=hints)
 

@@ -18,7 +18,7 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, scored, stepped
 from support.masks import packed
-from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+from support.packages import CONTEXT, SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 SAME, EXACT = 1e-5, 1e-3
@@ -29,7 +29,7 @@ FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4
 def package(request, tmp_path_factory):
     """A model of one layer: no test here depends on the number of layers."""
     folder = tmp_path_factory.mktemp("backend")
-    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
 from support.manifests import write_manifest
-from support.packages import LAYERS, VOCAB, llama_manifest, write_random_package
+from support.packages import LAYERS, SMALL, VOCAB, llama_manifest, write_random_package
 
 CONTEXT, EXACT = 96, 1e-4
 PREFILL, IDS = 20, 24
@@ -115,7 +115,7 @@ models on the CPU."""
     ],
 )
 def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
-    manifest = llama_manifest("Q8_0", head_dim=variant.head_dim)
+    manifest = llama_manifest("Q8_0", head_dim=variant.head_dim, **{**SMALL, "layers": 2})
     package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()
     plain = scored(CpuBackend(package, context=CONTEXT), ids)[PREFILL - 1 :]

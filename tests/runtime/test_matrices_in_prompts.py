@@ -34,7 +34,7 @@ ROWS = 40
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("matrices")
-    return write_random_package(folder, llama_manifest(), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 @pytest.fixture

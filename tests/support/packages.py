@@ -24,6 +24,10 @@ Bytes = npt.NDArray[np.uint8]
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 384, 512, 4, 2, 64, 300, 2
 CONTEXT = 512
+SMALL: Mapping[str, Any] = {"layers": 1, "hidden": 128, "inner": 128}
+"""Options of `llama_manifest` for tests of what does not depend on sizes. On a software adapter a
+token costs a third of the CPU time that it takes with one layer of the usual sizes."""
+
 SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,), "Q5_0": (0,), "Q5_K": (0, 2)}
 """Byte offsets of the f16 scales of a block, by type."""
 
@@ -40,6 +44,8 @@ def llama_manifest(
     head_dim: int = HEAD_DIM,
     gated: bool = True,
     layers: int = LAYERS,
+    hidden: int = HIDDEN,
+    inner: int = INNER,
 ) -> dict[str, Any]:
     """Return the manifest of a small Llama with K = 384, no multiple of 256, and a tied head.
 
@@ -48,24 +54,28 @@ def llama_manifest(
     """
     widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "model.embed_tokens.weight": ((VOCAB, HIDDEN), embedding)
+        "model.embed_tokens.weight": ((VOCAB, hidden), embedding)
     }
     for layer in range(layers):
         head = f"model.layers.{layer}."
         for name, count in widths.items():
-            shapes[f"{head}self_attn.{name}.weight"] = ((count * head_dim, HIDDEN), dtype)
+            shapes[f"{head}self_attn.{name}.weight"] = ((count * head_dim, hidden), dtype)
         shapes |= {
-            f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * head_dim), dtype),
-            **_feed_forward(f"{head}mlp.", dtype, moe if layer else None, gated=gated),
-            f"{head}input_layernorm.weight": ((HIDDEN,), "F32"),
-            f"{head}post_attention_layernorm.weight": ((HIDDEN,), "F32"),
+            f"{head}self_attn.o_proj.weight": ((hidden, HEADS * head_dim), dtype),
+            **(
+                _experts(f"{head}mlp.", dtype, moe, gated=gated)
+                if moe is not None and layer
+                else _matrices(f"{head}mlp.", (inner, hidden), dtype, gated=gated)
+            ),
+            f"{head}input_layernorm.weight": ((hidden,), "F32"),
+            f"{head}post_attention_layernorm.weight": ((hidden,), "F32"),
         }
-    shapes["model.norm.weight"] = ((HIDDEN,), "F32")
+    shapes["model.norm.weight"] = ((hidden,), "F32")
     manifest = copy.deepcopy(valid_manifest())
     manifest["architecture"] |= {
         "numLayers": layers,
-        "hiddenSize": HIDDEN,
-        "intermediateSize": INNER,
+        "hiddenSize": hidden,
+        "intermediateSize": inner,
         "numAttentionHeads": HEADS,
         "numKeyValueHeads": KV_HEADS,
         "headDim": head_dim,
@@ -83,11 +93,9 @@ def llama_manifest(
     return manifest
 
 
-def _feed_forward(
-    head: str, dtype: str, moe: Mapping[str, Any] | None, *, gated: bool
+def _experts(
+    head: str, dtype: str, moe: Mapping[str, Any], *, gated: bool
 ) -> dict[str, tuple[tuple[int, ...], str]]:
-    if moe is None:
-        return _matrices(head, INNER, dtype, gated=gated)
     experts, width = moe["numExperts"], moe["expertIntermediateSize"]
     latent = moe.get("expertLatentSize")
     tensors: dict[str, tuple[tuple[int, ...], str]] = {
@@ -95,24 +103,24 @@ def _feed_forward(
     }
     for number in range(experts):
         stem = f"{head}experts.{number}."
-        tensors |= _matrices(stem, width, dtype, gated=gated, size=latent or HIDDEN)
+        tensors |= _matrices(stem, (width, latent or HIDDEN), dtype, gated=gated)
     if latent:
         tensors[f"{head}fc1_latent_proj.weight"] = ((latent, HIDDEN), dtype)
         tensors[f"{head}fc2_latent_proj.weight"] = ((HIDDEN, latent), dtype)
     if shared := moe.get("sharedExpertIntermediateSize"):
-        tensors |= _matrices(f"{head}shared_expert.", shared, dtype, gated=gated)
+        tensors |= _matrices(f"{head}shared_expert.", (shared, HIDDEN), dtype, gated=gated)
         if gated:
             tensors[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
     return tensors
 
 
 def _matrices(
-    head: str, width: int, dtype: str, *, gated: bool, size: int = HIDDEN
+    head: str, shape: tuple[int, int], dtype: str, *, gated: bool
 ) -> dict[str, tuple[tuple[int, ...], str]]:
-    gate = {f"{head}gate_proj.weight": ((width, size), dtype)} if gated else {}
+    gate = {f"{head}gate_proj.weight": (shape, dtype)} if gated else {}
     return gate | {
-        f"{head}up_proj.weight": ((width, size), dtype),
-        f"{head}down_proj.weight": ((size, width), dtype),
+        f"{head}up_proj.weight": (shape, dtype),
+        f"{head}down_proj.weight": (shape[::-1], dtype),
     }
 
 

@@ -12,7 +12,7 @@ from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 CONTEXT, END = 64, 7
@@ -398,7 +398,7 @@ def test_removing_a_text_that_waits_changes_nothing_else():
 
 
 def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_path, rng):
-    package = write_random_package(tmp_path, llama_manifest(layers=1), generator_of(request))
+    package = write_random_package(tmp_path, llama_manifest(**SMALL), generator_of(request))
     chance = random.Random(int(rng.integers(2**32)))
     ways = [
         GREEDY,

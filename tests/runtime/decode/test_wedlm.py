@@ -15,7 +15,7 @@ from rdrr_runtime.gpu import AHEAD, GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 from support.wedlm_reference import Llama, Result, decode
 
@@ -34,7 +34,7 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wedlm")
-    manifest = llama_manifest("F32", embedding="F32")
+    manifest = llama_manifest("F32", embedding="F32", **{**SMALL, "layers": 2})
     return write_random_package(folder, manifest, generator_of(request))
 
 

@@ -16,7 +16,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from support.masks import packed
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 PROMPT = (5, 9, 1, 7, 20)
@@ -29,7 +29,7 @@ COMPARES = Persistence((Grid(128, 1),), "a test asks for it", polls=1000, compar
 def package(request, tmp_path_factory):
     """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
     folder = tmp_path_factory.mktemp("comparing")
-    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 def _decoded(package, device, persistence, *, settles=False):

@@ -21,7 +21,7 @@ from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
 from support.masks import packed
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 PROMPT = (5, 9, 1, 7, 20)
@@ -33,7 +33,7 @@ TOKENS = 12
 def package(request, tmp_path_factory):
     """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
     folder = tmp_path_factory.mktemp("persistent")
-    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 def _backend(package, device, persistence=None, kv_dtype="f16"):

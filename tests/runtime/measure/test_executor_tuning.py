@@ -16,7 +16,7 @@ from rdrr_runtime.measure.executor_tuning import tune_executor
 from rdrr_runtime.measure.tuned import Verdict
 from rdrr_runtime.measure.tuner import Setting
 from rdrr_runtime.phases.context import Grid
-from support.packages import llama_manifest, write_random_package
+from support.packages import SMALL, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 ONE, MANY = Grid(128, 1), Grid(128, 64)
@@ -25,7 +25,7 @@ ONE, MANY = Grid(128, 1), Grid(128, 64)
 @pytest.fixture(scope="module")
 def setting(request, tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("executor")
-    package = write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    package = write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
     return Setting(package, device, Policy(), 64, "f16", frozenset(OPS), 3)
 
 

@@ -26,7 +26,7 @@ from rdrr_runtime.phases.rows.copy import copy
 from rdrr_runtime.phases.rows.embed import embed
 from rdrr_runtime.phases.weights.packing import upload_weight
 from support.gpu import normal, random_tensor
-from support.packages import llama_manifest, write_random_package
+from support.packages import SMALL, llama_manifest, write_random_package
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_copy_bandwidth_counts_reads_and_writes(device, monkeypatch):
 
 
 def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, monkeypatch):
-    package = write_random_package(tmp_path / "package", llama_manifest(layers=1), rng)
+    package = write_random_package(tmp_path / "package", llama_manifest(**SMALL), rng)
     with pytest.raises(UsageError, match="do not fit"):
         profile(package, device, Policy(), context=8, prompt_tokens=8, tokens=1)
     in_seconds = Timer._in_seconds

@@ -18,7 +18,7 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.dawn_device import open_dawn_device, why_no_dawn
 from support.hints import policy
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.program_models import MODELS, MOST, embedding_manifest
 from support.seeds import generator_of
 
@@ -72,7 +72,7 @@ def test_a_played_program_gives_the_ids_of_the_runtime(device, tmp_path, rng, mo
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
-    return write_random_package(folder, llama_manifest("Q8_0", layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest("Q8_0", **SMALL), generator_of(request))
 
 
 @pytest.fixture(scope="module")
@@ -262,14 +262,14 @@ def test_a_program_has_the_cache_and_the_hints_that_it_was_made_with(device, pac
 
 def test_small_chunks_load_the_same_weights(device, package, player, prompt):
     """A browser has less memory beside a shard, so chunks may be smaller than a matrix."""
-    small = program_of(package, device, chunk=40_000)
+    small = program_of(package, device, chunk=4_000)
     assert max(len(step.chunks) for step in small.load if step.kind == "repack") > 1
     with Player(small, package, device) as other:
         assert played(other, prompt) == played(player, prompt)
 
 
 def test_a_package_of_other_types_is_refused(device, tmp_path, rng, program):
-    other = write_random_package(tmp_path, llama_manifest("Q4_K"), rng)
+    other = write_random_package(tmp_path, llama_manifest("Q4_K", **SMALL), rng)
     with pytest.raises(FormatError, match="not the one that the program was made for"):
         Player(program, other, device)
 

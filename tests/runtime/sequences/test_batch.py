@@ -17,7 +17,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 from support.comparison import relative_error
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 CONTEXT = 96
@@ -26,8 +26,8 @@ STEPS = 6
 """Steps whose errors a test of int8 compares; a single row may have small logits alone."""
 
 
-def windowed(*, layers: int) -> dict[str, Any]:
-    manifest = llama_manifest(layers=layers)
+def windowed(**options: Any) -> dict[str, Any]:
+    manifest = llama_manifest(**options)
     manifest["inference"]["attention"]["slidingWindow"] = 24
     return manifest
 
@@ -35,7 +35,7 @@ def windowed(*, layers: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batch")
-    return write_random_package(folder, windowed(layers=1), generator_of(request))
+    return write_random_package(folder, windowed(**SMALL), generator_of(request))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.generation_state import ROW_WORDS
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
-from support.packages import llama_manifest, write_random_package
+from support.packages import SMALL, llama_manifest, write_random_package
 
 VOCAB = 50
 
@@ -203,7 +203,7 @@ def test_penalties_also_count_dropped_ids():
 def test_on_the_gpu_a_cached_prefix_with_sliding_windows_gives_the_ids_of_a_fresh_start(
     device, tmp_path, rng
 ):
-    manifest = llama_manifest(layers=1)
+    manifest = llama_manifest(**SMALL)
     manifest["inference"]["attention"]["slidingWindow"] = 24  # as in test_batch.py: same kernels
     package = write_random_package(tmp_path, manifest, rng)
     backend = GpuBackend(package, context=96, kv_dtype="f32", device=device)

@@ -10,13 +10,14 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
-    manifest = llama_manifest(head_dim=96)  # three blocks of q8_0, so slots share words of scales
+    # Three blocks of q8_0 a head, so slots share words of scales.
+    manifest = llama_manifest(head_dim=96, **SMALL)
     folder = tmp_path_factory.mktemp("saved")
     return write_random_package(folder, manifest, generator_of(request))
 

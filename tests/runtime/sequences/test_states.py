@@ -228,6 +228,7 @@ def test_a_hybrid_can_be_the_draft_of_another(package, tmp_path, device, rng):
         drafting.close()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kind", ["cpu", "f32", "q8_0"])
 def test_a_saved_sequence_continues_in_another_backend(package, device, rng, kind):
     first, other = opened(package, device, kind), opened(package, device, kind)
@@ -308,10 +309,10 @@ def test_a_short_prompt_leaves_no_states_of_the_text_before_it(backend, rng, pac
 
 @pytest.mark.cover
 def test_a_context_shift_runs_the_rest_again(backend, rng):
-    ids = prompt(rng, 30)
+    ids, tokens = prompt(rng, CONTEXT - 30), 60
     engine = Engine(backend, [], VOCAB)
-    runs = engine.generate(ids, max_tokens=CONTEXT, context_shift=4)
-    assert len([id_ for run in runs for id_ in run]) == CONTEXT
+    runs = engine.generate(ids, max_tokens=tokens, context_shift=4)
+    assert len([id_ for run in runs for id_ in run]) == tokens
 
 
 def test_wedlm_is_refused(package):

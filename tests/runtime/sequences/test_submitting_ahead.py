@@ -28,7 +28,7 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 from support.comparison import relative_error
-from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+from support.packages import CONTEXT, SMALL, VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 
 EOS = 49  # an id that the hash never gives
@@ -216,7 +216,7 @@ def test_aborting_a_generation_closes_its_strategy_even_if_others_hold_it(rng):
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead")
-    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let x_row = min(row + m, rows - 1u);
     let w_row = min(n0 + j, OUTPUTS - 1u);
 {% endif %}
+    let has_rows = row + tm * {{ MICRO }}u < rows;
     var w_next = weights0(w_row, 0u);
     let half = min(t / TILE_M, 1u);
     var x_next = fetch_x(0u, x_row, half);
@@ -115,27 +116,30 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let next = min(s + 1u, UNITS - 1u);
         w_next = weights0(w_row, next);
         x_next = fetch_x(next, x_row, half);
+        // The rows of a pass, or of an expert, often end within a tile: a thread without rows only loads.
+        if (has_rows) {
 {% if SPLIT == 2 %}
-        for (var k = split * 4u; k < split * 4u + 4u; k++) {
+            for (var k = split * 4u; k < split * 4u + 4u; k++) {
 {% else %}
-        for (var k = 0u; k < 8u; k++) {
+            for (var k = 0u; k < 8u; k++) {
 {% endif %}
 {% for j in range(WORDS) %}
 {% for c in range(4) %}
-            let w{{ j }}_{{ c }} = tile_w[k * {{ TILE_N }}u + {{ LANES * (4 * j + c) }}u + tn];
+                let w{{ j }}_{{ c }} = tile_w[k * {{ TILE_N }}u + {{ LANES * (4 * j + c) }}u + tn];
 {% endfor %}
 {% endfor %}
 {% for m in range(MICRO) %}
-            let x{{ m }} = tile_x[k * TILE_M + tm * {{ MICRO }}u + {{ m }}u];
+                let x{{ m }} = tile_x[k * TILE_M + tm * {{ MICRO }}u + {{ m }}u];
 {% endfor %}
 {% for i in range(4) %}
 {% for j in range(WORDS) %}
-            let v{{ i }}_{{ j }} = vec4<f32>(w{{ j }}_0[{{ i }}], w{{ j }}_1[{{ i }}], w{{ j }}_2[{{ i }}], w{{ j }}_3[{{ i }}]);
+                let v{{ i }}_{{ j }} = vec4<f32>(w{{ j }}_0[{{ i }}], w{{ j }}_1[{{ i }}], w{{ j }}_2[{{ i }}], w{{ j }}_3[{{ i }}]);
 {% for m in range(MICRO) %}
-            acc{{ m }}_{{ j }} += x{{ m }}[{{ i }}] * v{{ i }}_{{ j }};
+                acc{{ m }}_{{ j }} += x{{ m }}[{{ i }}] * v{{ i }}_{{ j }};
 {% endfor %}
 {% endfor %}
 {% endfor %}
+            }
         }
         workgroupBarrier();
     }
