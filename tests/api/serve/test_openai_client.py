@@ -36,7 +36,10 @@ def test_a_stream_is_the_whole_text_in_parts(client):
     assert (counts.choices, counts.usage.completion_tokens) == ([], 12)
     timings = counts.timings
     cached = counts.usage.prompt_tokens_details.cached_tokens
-    assert (timings["prompt_n"], timings["cache_n"]) == (counts.usage.prompt_tokens - cached, cached)
+    assert (timings["prompt_n"], timings["cache_n"]) == (
+        counts.usage.prompt_tokens - cached,
+        cached,
+    )
     assert timings["predicted_n"] == 12
     assert timings["prompt_ms"] > 0
     assert timings["predicted_ms"] >= 0

@@ -103,4 +103,5 @@ def _record(
         expert_rows=weight.stride,
         micro=TINY.rows // 8,
         tile_n=TINY.outputs,
+        skips=ctx.software,
     )

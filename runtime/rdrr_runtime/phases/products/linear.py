@@ -201,6 +201,7 @@ def _matmul_tiled(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     )
     micro, tile_n = tuning_key.used.micro, tuning_key.used.outputs
     single = call.single_row
-    record = MatmulTiled(micro=micro, tile_n=tile_n, single_row=single, **call.fields(bound))
+    fields = {**call.fields(bound), "single_row": single, "skips": call.ctx.software}
+    record = MatmulTiled(micro=micro, tile_n=tile_n, **fields)
     work = Work(-(-outputs // tile_n), None if single else 8 * micro)
     return call.phase(record, bound, work, tuning_key, reads_step=not single)

@@ -86,6 +86,8 @@ class MatmulTiled(FloatRecord):
         micro: Token rows of a thread, 4 or 8, an eighth of the rows of a tile.
         tile_n: Outputs of a tile, 64 or 128.
         single_row: Whether x and y have one row, however many rows the pass has.
+        skips: Whether threads without rows skip the products. A software adapter saves their time,
+            a GPU, which runs them beside the others, takes up to a third longer (33 rows, F16).
     """
 
     shader = "products/matmul_tiled"
@@ -96,6 +98,7 @@ class MatmulTiled(FloatRecord):
     micro: int = choice()
     tile_n: int = choice()
     single_row: bool = choice(default=False)
+    skips: bool = choice(default=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let x_row = min(row + m, rows - 1u);
     let w_row = min(n0 + j, OUTPUTS - 1u);
 {% endif %}
+{% if SKIPS %}
     let has_rows = row + tm * {{ MICRO }}u < rows;
+{% endif %}
     var w_next = weights0(w_row, 0u);
     let half = min(t / TILE_M, 1u);
     var x_next = fetch_x(0u, x_row, half);
@@ -116,8 +118,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
         let next = min(s + 1u, UNITS - 1u);
         w_next = weights0(w_row, next);
         x_next = fetch_x(next, x_row, half);
+{% if SKIPS %}
         // The rows of a pass, or of an expert, often end within a tile: a thread without rows only loads.
         if (has_rows) {
+{% else %}
+        {
+{% endif %}
 {% if SPLIT == 2 %}
             for (var k = split * 4u; k < split * 4u + 4u; k++) {
 {% else %}
