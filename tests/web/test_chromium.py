@@ -24,6 +24,7 @@ from support.image_prompts import SEEN, image_part, text, user
 from support.images import drawn_image
 from support.random_models import save_model
 from support.seeing_checkpoints import KINDS, write_seeing
+from support.selected_tests import is_covering
 from support.sentence_checkpoints import add_modules
 from support.shard_cutting import in_shards
 from train_seeing import QUESTION
@@ -136,8 +137,9 @@ def choice(answer):
 
 
 @pytest.fixture(scope="module")
-def package(made_package, tmp_path_factory):
-    """small-llama, transposed and fused, with a chat template."""
+def package(request, tmp_path_factory):
+    """small-llama, transposed and fused, with a chat template; of one layer in the short form."""
+    made_package = request.getfixturevalue("shallow_package" if is_covering() else "made_package")
     folder = tmp_path_factory.mktemp("web")
     package = shutil.copytree(made_package, folder / "package")
     settings = json.loads((package / "tokenizer_config.json").read_text(encoding="utf-8"))
