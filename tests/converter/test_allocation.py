@@ -97,7 +97,10 @@ def made_importance(path, model, sensitive):
     return path
 
 
-@pytest.mark.parametrize(("sensitive", "other"), [(UP, DOWN), (DOWN, UP)])
+@pytest.mark.parametrize(
+    ("sensitive", "other"),
+    [(UP, DOWN), pytest.param(DOWN, UP, marks=pytest.mark.thorough)],
+)
 def test_the_bits_go_to_what_counts(tmp_path, rng, sensitive, other):
     model = make_model(TINY_MODELS[0], rng, num_hidden_layers=1)
     save_checkpoint(model, tmp_path / "source", dtype="float32")
@@ -123,7 +126,7 @@ def types_within(tmp_path, rng, bits, **options):
     return {tensor.name.split(".")[-2]: tensor.dtype for tensor in result.tensors}
 
 
-@pytest.mark.parametrize("bits", [4.6, 6.5])
+@pytest.mark.parametrize("bits", [4.6, pytest.param(6.5, marks=pytest.mark.thorough)])
 def test_blocks_of_256_are_not_padded_where_smaller_ones_lose_less(tmp_path, rng, bits):
     types = types_within(tmp_path, rng, bits, transpose_weights=True)
     assert {types["k_proj"], types["v_proj"]} <= {*SHORT_LADDER, "Q8_0"}

@@ -37,7 +37,7 @@ from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
 from support.gpu import TOLERANCE, Bench, normal, random_tensor
-from support.packages import VOCAB, llama_manifest, write_random_package
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 
 ROWS, WIDTH, CONTEXT = 5, 192, 96
 ROUNDING = 2.0**-11
@@ -267,7 +267,7 @@ def test_a_model_with_f16_activations_stays_near_torch(device, tmp_path, rng):
 
 
 def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng):
-    package = write_random_package(tmp_path / "package", llama_manifest(), rng)
+    package = write_random_package(tmp_path / "package", llama_manifest(**SMALL), rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
     policy = hinted(computePrecision="f16")
     options = {"context": CONTEXT, "kv_dtype": "f32", "device": plain_device}

@@ -34,7 +34,7 @@ ROWS = 40
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("matrices")
-    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
+    return write_random_package(folder, llama_manifest(), generator_of(request))
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def with_matrices(monkeypatch):
 
 
 @pytest.mark.usefixtures("with_matrices")
-def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, package, rng):
+def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, tmp_path, rng):
+    package = write_random_package(tmp_path, llama_manifest(layers=1), rng)
     ids = rng.integers(0, VOCAB, ROWS).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     try:

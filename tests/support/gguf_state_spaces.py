@@ -31,8 +31,8 @@ LIKE_LLAMA_CPP: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "projectors_bias": False,
     },
-    "granitemoehybrid": {"position_embedding_type": None},
-    "mamba2": {"use_bias": False},
+    "granitemoehybrid": {"position_embedding_type": None, "num_hidden_layers": 2},
+    "mamba2": {"use_bias": False, "num_hidden_layers": 2},
     "nemotron_h": {"use_bias": False},
 }
 """Values that llama.cpp fixes for an architecture, without metadata keys."""

@@ -24,5 +24,6 @@ def served(choices) -> dict[str, str]:
     }
 
 
-def package_of(tmp_path, rng, dtype="Q4_K", layout="row"):
-    return write_random_package(tmp_path / "package", llama_manifest(dtype, layout), rng)
+def package_of(tmp_path, rng, dtype="Q4_K", layout="row", **options):
+    manifest = llama_manifest(dtype, layout, **options)
+    return write_random_package(tmp_path / "package", manifest, rng)

@@ -41,6 +41,11 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
 
 NO_ROPE = (*WITHOUT_ROPE, *STATE_SPACES_WITHOUT_ROPE)
 WITH_ROPE = [name for name in PUBLISHED if name not in NO_ROPE]
+PECULIAR = (
+    *("rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq"),
+    "rotary_pct",
+)
+"""Keys of a rope that has more than a base."""
 
 RENAMED = {"kimi_k2": "deepseek_v3"}
 """Types of models whose code is that of another type, which transformers does not know."""
@@ -92,7 +97,20 @@ def test_every_tensor_of_a_published_model_has_the_expected_shape(name, publishe
     assert bool(vision) == (tower is not None or any("left out" in note for note in ours.notes))
 
 
-@pytest.mark.parametrize("name", WITH_ROPE)
+def is_peculiar(name: str) -> bool:
+    """Return whether a model states another rope than by a base, or is the first that does not."""
+    config = PUBLISHED[name].get("text_config", PUBLISHED[name])
+    is_stated = "rope_theta" in config and not any(config.get(key) for key in PECULIAR)
+    return name == WITH_ROPE[0] or not is_stated
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if is_peculiar(name) else pytest.mark.thorough)
+        for name in WITH_ROPE
+    ],
+)
 def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name, published):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan

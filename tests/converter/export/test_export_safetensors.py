@@ -301,7 +301,12 @@ def test_biases_that_no_configuration_can_express_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("parts", "found"), [("qkvo", "llama"), ("qkv", "qwen2"), ("o", "seed_oss")]
+    ("parts", "found"),
+    [
+        ("qkvo", "llama"),
+        ("qkv", "qwen2"),
+        pytest.param("o", "seed_oss", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_first_architecture_that_can_express_the_biases_is_used(tmp_path, rng, parts, found):
     source, package = package_of(tmp_path, with_biases(rng, parts, (0, 1), 2), quantize="f32")

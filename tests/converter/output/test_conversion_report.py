@@ -41,6 +41,7 @@ def worst_block(wanted, stored, size):
     return worst[0], -worst[1], -worst[2]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 @pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0"])
 def test_the_worst_block_is_the_one_that_a_slow_search_finds(

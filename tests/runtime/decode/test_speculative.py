@@ -201,9 +201,9 @@ def distance(counts: Counter, expected: dict[tuple[int, ...], float]) -> float:
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({}, "model"),
         ({"top_k": 3}, "ngram"),
         ({"top_p": 0.8}, "model"),
+        pytest.param({}, "model", marks=pytest.mark.thorough),
         pytest.param({}, "ngram", marks=pytest.mark.thorough),
         pytest.param({"top_k": 3}, "model", marks=pytest.mark.thorough),
         pytest.param({"top_p": 0.8}, "ngram", marks=pytest.mark.thorough),

@@ -15,7 +15,7 @@ from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_packag
 def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(
     device, tmp_path, rng, hints, kv_dtype
 ):
-    package = write_random_package(tmp_path, llama_manifest(), rng)
+    package = write_random_package(tmp_path, llama_manifest(layers=1), rng)
     policy = resolve({"run flag": hints})
     wanted = footprint(package, device.capabilities, policy, context=CONTEXT, kv_dtype=kv_dtype)
     before = device.memory.live

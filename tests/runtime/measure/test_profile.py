@@ -93,6 +93,7 @@ def test_the_copy_bandwidth_counts_reads_and_writes(device, monkeypatch):
 
 
 def test_a_kernel_without_measurable_time_is_an_error(device, tmp_path, rng, monkeypatch):
+    monkeypatch.setattr("rdrr_runtime.measure.profile.SOFTWARE_COPY_BYTES", 1 << 20)
     package = write_random_package(tmp_path / "package", llama_manifest(**SMALL), rng)
     with pytest.raises(UsageError, match="do not fit"):
         profile(package, device, Policy(), context=8, prompt_tokens=8, tokens=1)

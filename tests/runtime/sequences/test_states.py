@@ -204,12 +204,12 @@ class FixedDrafts:
 @pytest.mark.parametrize("tokens", [1, 4, 9])
 def test_speculative_decoding_gives_the_ids_of_plain_decoding(backend, package, rng, tokens):
     ids = prompt(rng, 15)
-    plain = fresh(backend, ids, 40)
+    plain = fresh(backend, ids, 24)
     assert len(set(plain)) > 5, "the model repeats itself too much to show a mistake"
     strategy = SpeculativeDecoding(FixedDrafts(ids + plain), tokens)
     stats = GenerationStats()
     engine = Engine(backend, [], VOCAB)
-    assert_same_ids(continued(engine, ids, 40, strategy, stats), plain, ids, package)
+    assert_same_ids(continued(engine, ids, 24, strategy, stats), plain, ids, package)
     assert 0 < stats.counts.accepted < stats.counts.drafted
     more = [*ids, *plain, *prompt(rng, 5)]
     assert_same_ids(continued(engine, more, 8), fresh(backend, more, 8), more, package)

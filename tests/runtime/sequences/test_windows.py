@@ -15,7 +15,7 @@ from rdrr_runtime.phases.products.matvec_rows_tuning import ROWS_AT_A_TIME
 from rdrr_runtime.reference.backend import CpuBackend
 from support.choices import assert_same_ids
 from support.comparison import relative_error, rounding_backend
-from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
+from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
 from support.wedlm_reference import picks
 
@@ -26,7 +26,7 @@ CONTEXT = 96
 @pytest.fixture(scope="module")
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("windows")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
+    return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_a_hint_decides_the_kernel(device, tmp_path, rng, case):
 )
 def test_logits_stay_those_of_torch_with_every_hint(device, tmp_path, rng, case):
     hints, layout, _, tolerance = case
-    package = package_of(tmp_path, rng, layout=layout)
+    package = package_of(tmp_path, rng, layout=layout, layers=1)
     ids = rng.integers(0, VOCAB, 32).tolist()
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
     backend = GpuBackend(

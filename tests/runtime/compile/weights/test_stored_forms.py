@@ -58,7 +58,7 @@ def test_only_matrices_that_are_multiplied_are_expanded(device, tmp_path, rng):
     [pytest.param("Q5_0", "row", marks=pytest.mark.thorough), ("Q5_K", "column")],
 )
 def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, layout):
-    package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
+    package = package_of(tmp_path, rng, dtype=dtype, layout=layout, layers=1)
     ids = rng.integers(0, VOCAB, 24).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert not any("expanded" in decision.reason for decision in backend.info.decisions)
@@ -68,7 +68,8 @@ def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, 
 
 
 def test_a_matrix_that_no_kernel_reads_is_expanded_exactly_and_reported(device, tmp_path, rng):
-    manifest = llama_manifest("Q5_K", "flat", head_dim=72)  # rows of 288 in the output projection
+    # Rows of 288 in the output projection.
+    manifest = llama_manifest("Q5_K", "flat", head_dim=72, layers=1)
     package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
@@ -130,12 +131,12 @@ def test_columns_that_are_read_in_parts_are_transposed_to_whole_rows(rng, limit)
 
 
 def test_column_major_scalars_run_in_row_major_kernels_and_agree_with_torch(device, tmp_path, rng):
-    package = package_of(tmp_path, rng, "F16", "column")
+    package = package_of(tmp_path, rng, "F16", "column", layers=1)
     ids = rng.integers(0, VOCAB, 16).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     kernels = served(backend.info.decisions)
-    assert kernels["decode layer 1 qkv"] == "matvec.f16,f16,f16"
-    assert kernels["decode l1.down_proj"] == "matvec.f16"
+    assert kernels["decode layer 0 qkv"] == "matvec.f16,f16,f16"
+    assert kernels["decode l0.down_proj"] == "matvec.f16"
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 12)
     assert relative_error(stepped(backend, ids, 12), reference) < EXACT
     backend.close()
