@@ -26,7 +26,7 @@ DEVICE = {"features": ["subgroup"], "language": ["packed_4x8_integer_dot_product
 @pytest.fixture(scope="module")
 def original(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("web") / "package"
-    manifest = llama_manifest("Q8_0")
+    manifest = llama_manifest("Q8_0", layers=1)
     manifest["architecture"]["maxSeqLen"] = 2560
     write_random_package(folder, manifest, generator_of(request))
     return folder

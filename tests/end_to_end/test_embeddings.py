@@ -13,7 +13,6 @@ from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
 from support.checkpoints import make_checkpoint, make_model, write_tokenizer
-from support.commands import EXAMPLE
 from support.commands import rdrr as run_rdrr
 from support.gguf_embedding import write_embedding_gemma_gguf
 from support.gguf_files import write_gguf
@@ -262,8 +261,8 @@ def test_the_command_prints_and_saves_them(rng, tmp_path):
     assert np.array_equal(saved, np.array(printed["embeddings"], np.float32))
 
 
-def test_what_is_no_embedding_model_or_cannot_be_one_says_so(rng, tmp_path):
-    convert(EXAMPLE, tmp_path / "plain")
+def test_what_is_no_embedding_model_or_cannot_be_one_says_so(shallow_checkpoint, rng, tmp_path):
+    convert(shallow_checkpoint, tmp_path / "plain")
     with (
         rdrr.load(tmp_path / "plain", backend="cpu") as loaded,
         pytest.raises(ManifestError, match="no embedding model"),
