@@ -188,7 +188,8 @@ def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path)
 def test_a_gguf_of_embedding_gemma_is_read_and_written(count, rng, tmp_path):
     tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 64)))
     options = {"num_hidden_layers": 6, "use_bidirectional_attention": True, "head_dim": 64}
-    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
+    sizes = {"max_position_embeddings": 1024, "intermediate_size": 96}
+    model = make_model(tiny, rng, **options, **sizes)
     model.model.save_pretrained(tmp_path / "source")
     write_tokenizer(tmp_path / "source")
     layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))][:count]
