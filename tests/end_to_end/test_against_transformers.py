@@ -146,7 +146,11 @@ def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
 
 
 # Sizes and options of a family that `make test` has in another model of the same rule.
-VARIANTS = ("llama-256", "gemma4_text-256", "nemotron_h-384", "opt-256")
+VARIANTS = (
+    *("llama-256", "gemma4_text-256", "nemotron_h-256", "nemotron_h-384", "opt-256", "olmo-256"),
+    # DeepSeek's latents with GLM's router, GLM's layers with YaRN, Granite's hybrid without states.
+    *("glm4_moe_lite-256", "solar_open-256", "granitemoeshared-256"),
+)
 DAILY = [tiny.name for tiny in ALL_MODELS if tiny.name not in VARIANTS]
 
 
