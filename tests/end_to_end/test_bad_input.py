@@ -322,7 +322,13 @@ def test_a_prompt_that_is_not_utf8_is_refused(package, command):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize(
     "command",
-    ["schema", "--help", pytest.param("inspect /absent --json", marks=pytest.mark.thorough)],
+    [
+        "--help",
+        *(
+            pytest.param(command, marks=pytest.mark.thorough)
+            for command in ("schema", "inspect /absent --json")
+        ),
+    ],
 )
 def test_standard_output_on_a_full_disk_is_one_line(command):
     code = "from rdrr.cli import main; main()"
