@@ -159,6 +159,7 @@ def compact(source: str) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
+@cache  # the kernels of a program share their sources
 def for_compiler(source: str, compiler: WgslCompiler) -> str:
     """Return a rendered source in the form that a compiler accepts; templates render naga's form.
 

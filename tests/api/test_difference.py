@@ -49,7 +49,9 @@ def test_a_package_equals_itself_in_any_storage(tmp_path, tensors):
     assert {tensor.verdict for tensor in wide.tensors} == {SAME_BYTES, SAME_VALUES}
 
 
-@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+@pytest.mark.parametrize(
+    "layout", ["row", "column", pytest.param("flat", marks=pytest.mark.thorough)]
+)
 def test_the_reported_error_is_that_of_the_values(tmp_path, tensors, layout):
     first = package(tmp_path, "first", tensors)
     second = package(tmp_path, "second", tensors, quantize="q8_0", q4k_layout=layout)

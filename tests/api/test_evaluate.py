@@ -37,9 +37,9 @@ class FakeModel:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(shallow_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate") / "small-llama"
-    rdrr.convert(EXAMPLE, folder, quantize="f32")
+    rdrr.convert(shallow_checkpoint, folder, quantize="f32")
     return folder
 
 
@@ -148,10 +148,11 @@ def test_models_with_different_tokenizers_cannot_be_compared():
         evaluate.compare(*models, [1, 2, 3])
 
 
-def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
+def test_perplexity_is_that_of_transformers_on_the_same_windows(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    with rdrr.load(package, backend="cpu", context=64) as model:
+    rdrr.convert(EXAMPLE, tmp_path / "package", quantize="f32")
+    with rdrr.load(tmp_path / "package", backend="cpu", context=64) as model:
         ids = model.encode(TEXT.read_text(encoding="utf-8"))[:150]
         score = evaluate.perplexity(model, ids, window=64)
     peer = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32)

@@ -13,7 +13,7 @@ from rdrr_converter.convert import convert
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_model, save_checkpoint
-from support.commands import EXAMPLE, ROOT, error_line
+from support.commands import ROOT, error_line
 from support.commands import rdrr as run
 from support.tiny_models import ALL_MODELS
 
@@ -64,9 +64,11 @@ def _read(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_predictions_are_nearer_to_those_of_the_source(tmp_path, layout):
+def test_predictions_are_nearer_to_those_of_the_source(shallow_checkpoint, tmp_path, layout):
     options = {**LAYOUTS[layout], "measure": HELD_OUT}
-    measured = rdrr.convert(EXAMPLE, tmp_path / "out", quality="gptq", **options).measured
+    measured = rdrr.convert(
+        shallow_checkpoint, tmp_path / "out", quality="gptq", **options
+    ).measured
     assert measured.package.mean < 0.9 * measured.usual.mean
 
 
@@ -158,13 +160,13 @@ def test_windows_are_those_of_the_given_text_or_written_by_the_model(
     assert not torch.equal(written, calibration_windows(source, None, "cpu"))
 
 
-def test_what_runs_no_model_says_so_and_a_dry_run_has_the_same_plan(tmp_path):
+def test_what_runs_no_model_says_so_and_a_dry_run_has_the_same_plan(shallow_checkpoint, tmp_path):
     with pytest.raises(UsageError, match=r"no `quality` gptq.*rdrr\.convert"):
-        convert(EXAMPLE, tmp_path / "out", quality="gptq")
-    dry = rdrr.convert(EXAMPLE, tmp_path / "out", quality="best,gptq", dry_run=True)
-    plain = rdrr.convert(EXAMPLE, tmp_path / "out", dry_run=True)
+        convert(shallow_checkpoint, tmp_path / "out", quality="gptq")
+    dry = rdrr.convert(shallow_checkpoint, tmp_path / "out", quality="best,gptq", dry_run=True)
+    plain = rdrr.convert(shallow_checkpoint, tmp_path / "out", dry_run=True)
     assert list(dry.plan.describe()) == list(plain.plan.describe())
     assert not (tmp_path / "out").exists()
-    refused = run("convert", EXAMPLE, tmp_path / "out", "--quality", "gptq,ref")
+    refused = run("convert", shallow_checkpoint, tmp_path / "out", "--quality", "gptq,ref")
     assert "--quality" in error_line(refused)
     assert np.all([not path.name.startswith("out") for path in tmp_path.iterdir()])

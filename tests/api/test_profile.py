@@ -14,14 +14,13 @@ from support.packages import (
     HEAD_DIM,
     HIDDEN,
     KV_HEADS,
-    LAYERS,
     VOCAB,
     llama_manifest,
     write_random_package,
 )
 from support.seeds import generator_of
 
-PROMPT, TOKENS = 11, 3
+LAYERS, PROMPT, TOKENS = 1, 11, 3
 SIZES = ("--prompt-tokens", PROMPT, "--tokens", TOKENS)
 
 
@@ -39,7 +38,9 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured(request, tmp_path_factory) -> Measured:
     folder = tmp_path_factory.mktemp("profile")
-    package = write_random_package(folder / "package", llama_manifest(), generator_of(request))
+    package = write_random_package(
+        folder / "package", llama_manifest("Q8_0", layers=LAYERS), generator_of(request)
+    )
     trace = folder / "trace.json"
     words = (*SIZES, "--trace", trace, "--json")
     done = rdrr("profile", package.where, *words)
@@ -112,7 +113,7 @@ def test_the_trace_has_a_track_for_the_host_and_one_for_the_gpu(measured):
         # A viewer nests spans that overlap; nothing here does, but for the rounding to ns.
         assert all(end <= begin + 0.01 for end, begin in zip(ends, begins[1:], strict=False))
     names = [span["name"] for span in spans]
-    assert names.count("l1.down_proj") == TOKENS + measured.output["steps"][0]["runs"]
+    assert names.count("l0.down_proj") == TOKENS + measured.output["steps"][0]["runs"]
 
 
 def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):

@@ -51,7 +51,7 @@ def drawn_tokens(backend, seed):
     ("name", "least"), [("llama", 10), ("qwen3_moe", 10), ("qwen3_next", 10), ("mamba2", 1)]
 )
 def test_squares_of_gradients_are_those_of_transformers(tmp_path, rng, name, least):
-    model = make_model(tiny(name), rng)
+    model = make_model(tiny(name), rng, num_hidden_layers=2)
     backend = CpuBackend(opened(model, tmp_path), context=64)
     measured = backend.sensitivity(WINDOW, seed=5)
     wanted = gradients_of(model, drawn_tokens(backend, 5))

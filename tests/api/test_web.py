@@ -26,7 +26,7 @@ DEVICE = {"features": ["subgroup"], "language": ["packed_4x8_integer_dot_product
 @pytest.fixture(scope="module")
 def original(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("web") / "package"
-    manifest = llama_manifest("Q8_0")
+    manifest = llama_manifest("Q8_0", layers=1)
     manifest["architecture"]["maxSeqLen"] = 2560
     write_random_package(folder, manifest, generator_of(request))
     return folder
@@ -143,16 +143,16 @@ def test_an_index_of_another_program_is_not_replaced(package, tmp_path, device):
 
 def test_a_package_on_the_hub_is_not_downloaded(package, tmp_path, device, monkeypatch):
     change_manifest(package, hashAlgorithm="blake3")
+    constants = "huggingface_hub.constants"
     with fake_hub() as hub:
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr(f"{constants}.ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(tmp_path / "home"))
         hub.add("org/name", contents(package) | {"tokenizer.json": b"{}"})
-        done = command(
-            "web", "hf://org/name", tmp_path / "site", "--target", device, "--json",
-            extra={"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")},
-        )  # fmt: skip
-        facts = done.json()
+        words = ("web", "hf://org/name", tmp_path / "site", "--target", device, "--json")
+        facts = command(*words).json()
         small = {"manifest.json", "generation_config.json", "tokenizer.json"}
         assert set(hub.downloads()) <= small
     index = read_index(tmp_path / "site")

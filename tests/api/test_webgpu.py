@@ -87,7 +87,7 @@ def test_without_dawn_its_preference_is_not_followed(info, installed, monkeypatc
 
 
 def test_the_device_of_a_model_is_opened_through_the_chosen_one(
-    made_package, info, installed, monkeypatch
+    shallow_package, info, installed, monkeypatch
 ):
     del installed
     asked = []
@@ -99,19 +99,19 @@ def test_the_device_of_a_model_is_opened_through_the_chosen_one(
     monkeypatch.setattr(device, "open_device", refusing)
     for options in ({"webgpu": "dawn"}, {"webgpu": "wgpu", "backend": "wgpu"}):
         with pytest.raises(DeviceError, match="refused"):  # no torch instead of what was named
-            front.load(made_package, **options)
+            front.load(shallow_package, **options)
     keep(info, FASTER)
     with pytest.raises(DeviceError, match="refused"):
-        front.load(made_package, backend="wgpu")
+        front.load(shallow_package, backend="wgpu")
     assert asked == [(None, "dawn", False), (None, "wgpu", False), (None, "dawn", False)]
 
 
-def test_wrong_uses_are_refused(made_package):
+def test_wrong_uses_are_refused(shallow_package):
     with pytest.raises(UsageError, match="`webgpu` is only for GPUs"):
-        front.load(made_package, backend="cpu", webgpu="dawn")
+        front.load(shallow_package, backend="cpu", webgpu="dawn")
     with pytest.raises(UsageError, match="auto, wgpu, dawn"):
-        front.load(made_package, webgpu="metal")
-    assert front.load(made_package, backend="cpu", webgpu="auto").close() is None
+        front.load(shallow_package, webgpu="metal")
+    assert front.load(shallow_package, backend="cpu", webgpu="auto").close() is None
 
 
 def test_each_implementation_has_a_tuned_profile_of_its_own(info):
@@ -120,7 +120,7 @@ def test_each_implementation_has_a_tuned_profile_of_its_own(info):
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_comparison_measures_both_and_keeps_the_result(made_package, info, monkeypatch):
+def test_a_comparison_measures_both_and_keeps_the_result(shallow_package, info, monkeypatch):
     measured = []
 
     def measure(*_, adapter, webgpu, options):
@@ -133,34 +133,34 @@ def test_a_comparison_measures_both_and_keeps_the_result(made_package, info, mon
 
     monkeypatch.setattr(speed, "measure", measure)
     monkeypatch.setattr(adapters, "choose", lambda *_: info)
-    package = open_package(made_package)
+    package = open_package(shallow_package)
     compared, path = compare_webgpu(package, adapter=None, hints={}, kv_dtype="f16")
     assert [each[1] for each in measured] == ["wgpu", "dawn"]
     assert {each[2:] for each in measured} == {("f16", "auto")}
     assert compared.seconds == {"wgpu": 0.5 + 1.27, "dawn": 1.5}
     assert path.is_file()
     assert decide("auto", None).name == "dawn"
-    done = rdrr("tune", made_package, "--compare-webgpu", "--json")
+    done = rdrr("tune", shallow_package, "--compare-webgpu", "--json")
     assert done.json()["name"] == "dawn"
 
 
-def test_dawn_that_accepts_no_adapter_says_so(made_package, monkeypatch):
+def test_dawn_that_accepts_no_adapter_says_so(shallow_package, monkeypatch):
     monkeypatch.setattr(adapters, "list_adapters", lambda webgpu: [] if webgpu == "dawn" else None)
-    done = rdrr("generate", made_package, "--prompt", "a", "--webgpu", "dawn")
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--webgpu", "dawn")
     assert done.code == 1
     assert "Dawn accepts no adapter" in error_line(done)
     assert "--webgpu wgpu" in error_line(done)
 
 
-def test_devices_and_explain_name_the_implementation(made_package):
+def test_devices_and_explain_name_the_implementation(shallow_package):
     why = why_no_dawn()
     if why is not None:
         pytest.skip(f"{why} ({install_hint('dawn')})")
     with driver_of_dawn():
         listed = rdrr("devices", "--json").json()["adapters"]
         shown = rdrr("devices").out
-        through = rdrr("explain", made_package, "--webgpu", "dawn", "--json").json()
-    usual = rdrr("explain", made_package, "--json").json()
+        through = rdrr("explain", shallow_package, "--webgpu", "dawn", "--json").json()
+    usual = rdrr("explain", shallow_package, "--json").json()
     assert {facts["webgpu"] for facts in listed} == {"wgpu", "dawn"}
     assert all(facts["autoTakes"]["name"] == "wgpu" for facts in listed)
     assert shown.count("auto takes") == len(listed)

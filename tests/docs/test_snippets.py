@@ -33,15 +33,16 @@ NAMED = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
 def package(tmp_path_factory):
     """The package that the tutorial makes, which the other pages use."""
     folder = tmp_path_factory.mktemp("docs") / "small-llama-rdrr"
-    run(f"rdrr convert {EXAMPLE} {folder}", folder.parent)
+    assert rdrr("convert", EXAMPLE, folder).code == 0
     return folder
 
 
 @pytest.fixture
-def folder(package, page, tmp_path, monkeypatch):
+def folder(request, page, tmp_path, monkeypatch):
     """The current folder of a reader, with the package, unless the page begins by making it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     if CONVERSION not in page.read_text(encoding="utf-8"):
+        package = request.getfixturevalue("package")
         shutil.copytree(package, tmp_path / package.name)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from rdrr_device.device import Device, open_device
-from support.commands import EXAMPLE
 from support.fake_hub import Hub, fake_hub
 
 
@@ -21,15 +20,15 @@ def device() -> Iterator[Device]:
 
 
 @pytest.fixture
-def package(made_package: Path, tmp_path: Path) -> Path:
+def package(shallow_package: Path, tmp_path: Path) -> Path:
     """A copy of the package that a test may damage."""
-    return Path(shutil.copytree(made_package, tmp_path / "package"))
+    return Path(shutil.copytree(shallow_package, tmp_path / "package"))
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """A copy of the bundled checkpoint that a test may damage."""
-    return Path(shutil.copytree(EXAMPLE, tmp_path / "checkpoint"))
+def checkpoint(shallow_checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint that a test may damage."""
+    return Path(shutil.copytree(shallow_checkpoint, tmp_path / "checkpoint"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rdrr import convert
 from rdrr.cli.app import Command, run
 from rdrr_format.errors import StoreError
 from rdrr_format.stores import LocalStore
-from support.commands import EXAMPLE, environment, error_line, rdrr, rdrr_each
+from support.commands import environment, error_line, rdrr, rdrr_each
 from support.safetensor_files import llama_tensors, write_llama
 
 NO_ADAPTER = {"VK_DRIVER_FILES": "/none", "__EGL_VENDOR_LIBRARY_FILENAMES": "/none"}
@@ -198,28 +198,28 @@ def test_a_tensor_of_the_right_shape_in_another_type_is_accepted(checkpoint, tmp
     assert rdrr("convert", checkpoint, tmp_path / "out", "--quiet").code == 0
 
 
-def test_an_existing_destination_is_left_unchanged(tmp_path):
+def test_an_existing_destination_is_left_unchanged(shallow_checkpoint, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work", encoding="utf-8")
     for flags in ((), ("--overwrite",)):
-        done = rdrr("convert", EXAMPLE, out, *flags)
+        done = rdrr("convert", shallow_checkpoint, out, *flags)
         assert done.code == 1
         assert "out" in error_line(done)
         assert _entries(tmp_path) == {"out"}
         assert (out / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
 
-def test_an_existing_package_is_replaced_only_with_overwrite(package):
+def test_an_existing_package_is_replaced_only_with_overwrite(shallow_checkpoint, package):
     stamp = package / "manifest.json"
     stamp.write_text(
         stamp.read_text(encoding="utf-8").replace("small-llama", "older"), encoding="utf-8"
     )
-    refused = rdrr("convert", EXAMPLE, package)
+    refused = rdrr("convert", shallow_checkpoint, package)
     assert refused.code == 1
     assert "--overwrite" in error_line(refused)
     assert "older" in stamp.read_text(encoding="utf-8")
-    assert rdrr("convert", EXAMPLE, package, "--overwrite", "--quiet").code == 0
+    assert rdrr("convert", shallow_checkpoint, package, "--overwrite", "--quiet").code == 0
     assert "older" not in stamp.read_text(encoding="utf-8")
 
 
@@ -322,7 +322,13 @@ def test_a_prompt_that_is_not_utf8_is_refused(package, command):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize(
     "command",
-    ["schema", "--help", pytest.param("inspect /absent --json", marks=pytest.mark.thorough)],
+    [
+        "--help",
+        *(
+            pytest.param(command, marks=pytest.mark.thorough)
+            for command in ("schema", "inspect /absent --json")
+        ),
+    ],
 )
 def test_standard_output_on_a_full_disk_is_one_line(command):
     code = "from rdrr.cli import main; main()"
@@ -363,8 +369,8 @@ def test_a_model_whose_logits_are_not_numbers(package):
     assert done.err.splitlines()[-1].startswith("error: the model's logits are not finite numbers")
 
 
-def test_without_an_adapter_wgpu_is_refused_and_devices_says_what_to_install(made_package):
-    words = ("generate", made_package, "--prompt", "The", "--max-tokens", 2, "--backend", "wgpu")
+def test_without_an_adapter_wgpu_is_refused_and_devices_says_what_to_install(shallow_package):
+    words = ("generate", shallow_package, "--prompt", "The", "--max-tokens", 2, "--backend", "wgpu")
     refused, done, listed = rdrr_each(words, ["devices"], ["devices", "--json"], **NO_ADAPTER)
     assert refused.code == 1
     assert "no WebGPU adapter" in error_line(refused)
@@ -376,8 +382,8 @@ def test_without_an_adapter_wgpu_is_refused_and_devices_says_what_to_install(mad
 
 # test_without_extras.py has the same with an adapter that is hidden in this process.
 @pytest.mark.thorough
-def test_without_an_adapter_auto_falls_back(made_package):
-    words = ("generate", made_package, "--prompt", "The", "--max-tokens", 2)
+def test_without_an_adapter_auto_falls_back(shallow_package):
+    words = ("generate", shallow_package, "--prompt", "The", "--max-tokens", 2)
     auto = rdrr(*words, extra=NO_ADAPTER)
     assert auto.code == 0
     assert "backend cpu" in auto.err

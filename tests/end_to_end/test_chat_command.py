@@ -23,8 +23,8 @@ SHORT = ("--backend", "cpu", "--max-tokens", 8, "--context", 256)
 
 
 @pytest.fixture(scope="module")
-def model(made_package):
-    with front.load(made_package, backend="cpu", context=256) as loaded:
+def model(shallow_package):
+    with front.load(shallow_package, backend="cpu", context=256) as loaded:
         yield loaded
 
 
@@ -35,33 +35,36 @@ def without_template(package) -> None:
     path.write_text(json.dumps(settings), "utf-8")
 
 
-def test_the_prompt_of_a_chat_is_that_of_transformers(model, made_package):
+def test_the_prompt_of_a_chat_is_that_of_transformers(model, shallow_package):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
-    tokenizer = AutoTokenizer.from_pretrained(made_package)
+    tokenizer = AutoTokenizer.from_pretrained(shallow_package)
     expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     generation = model.chat(messages, max_tokens=5)
     assert generation.prompt_ids == expected
     assert generation.read() == model.generate(expected, max_tokens=5).read()
 
 
-def test_the_second_turn_runs_only_the_new_tokens(model):
-    conversation = Conversation(model, system="Be kind and answer in full sentences.")
-    first = conversation.ask("Who art thou?", max_tokens=6)
-    conversation.answered(first.read())
-    second = conversation.ask("And who is he?", max_tokens=6)
-    text = second.read()
-    assert second.stats.cached_tokens >= len(first.prompt_ids)
-    assert second.stats.cached_tokens < second.stats.prompt_tokens
-    model.logits([1, 2, 3])  # which overwrites the KV cache
-    afresh = model.chat(conversation.messages, max_tokens=6)
-    assert (afresh.read(), afresh.stats.cached_tokens) == (text, 0)
+def test_the_second_turn_runs_only_the_new_tokens(made_package):
+    with front.load(made_package, backend="cpu", context=256) as model:
+        conversation = Conversation(model, system="Be kind and answer in full sentences.")
+        first = conversation.ask("Who art thou?", max_tokens=6)
+        conversation.answered(first.read())
+        second = conversation.ask("And who is he?", max_tokens=6)
+        text = second.read()
+        assert second.stats.cached_tokens >= len(first.prompt_ids)
+        assert second.stats.cached_tokens < second.stats.prompt_tokens
+        model.logits([1, 2, 3])  # which overwrites the KV cache
+        afresh = model.chat(conversation.messages, max_tokens=6)
+        assert (afresh.read(), afresh.stats.cached_tokens) == (text, 0)
 
 
-def test_messages_of_the_command_write_control_tokens_only_with_the_flag(made_package, monkeypatch):
+def test_messages_of_the_command_write_control_tokens_only_with_the_flag(
+    shallow_package, monkeypatch
+):
     given = []
     monkeypatch.setattr("rdrr.cli.chat._talk", lambda _, options: given.append(options) or 0)
     for words in ((), ("--control-tokens",)):
-        assert rdrr("chat", made_package, *SHORT, *words).code == 0
+        assert rdrr("chat", shallow_package, *SHORT, *words).code == 0
     assert [options["control_tokens"] for options in given] == [False, True]
 
 
@@ -134,15 +137,15 @@ def test_templates_come_from_the_file_before_the_settings_and_by_name(package, t
     ("line", "said"),
     [("/dance", "/help"), ("/save", "/save FILE"), ("/load no-such-file", "no-such-file")],
 )
-def test_a_wrong_command_in_a_pipe_is_one_line_and_an_exit_code(made_package, line, said):
-    done = rdrr("chat", made_package, *SHORT, stdin=f"{line}\nWho?\n")
+def test_a_wrong_command_in_a_pipe_is_one_line_and_an_exit_code(shallow_package, line, said):
+    done = rdrr("chat", shallow_package, *SHORT, stdin=f"{line}\nWho?\n")
     assert done.code != 0
     assert done.out == ""
     assert said in done.err.splitlines()[-1]
 
 
-def test_help_is_a_line_for_each_command(made_package):
-    done = rdrr("chat", made_package, *SHORT, stdin="/help\n/exit\n")
+def test_help_is_a_line_for_each_command(shallow_package):
+    done = rdrr("chat", shallow_package, *SHORT, stdin="/help\n/exit\n")
     assert "\\n" not in done.err
     assert {"/reset", "/exit"} <= {
         line.split()[0] for line in done.err.splitlines() if line.split()
@@ -214,9 +217,15 @@ def test_typed_lines_are_answered_and_a_wrong_command_does_not_end_the_chat(
 
 @pytest.mark.thorough
 def test_in_a_terminal_the_end_of_input_ends_the_chat_and_a_wrong_command_does_not(
-    made_package,
+    shallow_package,
 ):
-    words = [sys.executable, "-c", "from rdrr.cli import main; main()", "chat", str(made_package)]
+    words = [
+        sys.executable,
+        "-c",
+        "from rdrr.cli import main; main()",
+        "chat",
+        str(shallow_package),
+    ]
     words += [str(option) for option in SHORT]
     process, terminal = pty.fork()
     if process == 0:

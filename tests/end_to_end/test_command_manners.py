@@ -19,7 +19,7 @@ from rdrr.cli._log import COMPONENTS
 from rdrr.cli._wording import typer_info
 from rdrr.cli.generate import stats_rows
 from rdrr_runtime.decode.stats import GenerationStats
-from support.commands import EXAMPLE, environment, error_line, rdrr, rdrr_each
+from support.commands import environment, error_line, rdrr, rdrr_each
 from support.object_store import files
 from typer.main import get_group
 
@@ -71,25 +71,40 @@ def test_every_closed_choice_takes_its_values_in_any_case():
     assert not wrong
 
 
-def test_choices_in_upper_case_do_the_same(made_package, tmp_path):
-    words = ("convert", EXAMPLE, tmp_path / "out", "--dry-run", "--tensor-type")
+def test_choices_in_upper_case_do_the_same(shallow_checkpoint, shallow_package, tmp_path):
+    words = ("convert", shallow_checkpoint, tmp_path / "out", "--dry-run", "--tensor-type")
     upper = ("v_proj=q8_0", "--quantize", "Q4_K_M", "--k-tail", "GGML")
     lower = ("v_proj=Q8_0", "--quantize", "q4_k_m", "--k-tail", "ggml")
     results = [rdrr(*words, *more) for more in (upper, lower)]
     assert results[0].code == 0, results[0].err
     assert results[0].out == results[1].out
-    words = ("generate", made_package, "-p", "x", "-n", 1, "--kv-dtype", "F16", "--backend", "CPU")
+    words = (
+        "generate",
+        shallow_package,
+        "-p",
+        "x",
+        "-n",
+        1,
+        "--kv-dtype",
+        "F16",
+        "--backend",
+        "CPU",
+    )
     assert rdrr(*words, "--decode", "AR").code == 0
     assert rdrr("schema", "--of", "Report").out == rdrr("schema", "--of", "report").out
-    assert "q4_k_m" in error_line(rdrr("convert", EXAMPLE, tmp_path / "out", "--quantize", "Q3_X"))
+    assert "q4_k_m" in error_line(
+        rdrr("convert", shallow_checkpoint, tmp_path / "out", "--quantize", "Q3_X")
+    )
 
 
 # Short names of repositories on the hub
 
 
 @pytest.mark.thorough
-def test_a_short_name_means_the_hub_where_no_such_path_exists(hub, variables, tmp_path):
-    hub.add("org/checkpoint", files(EXAMPLE))
+def test_a_short_name_means_the_hub_where_no_such_path_exists(
+    shallow_checkpoint, hub, variables, tmp_path
+):
+    hub.add("org/checkpoint", files(shallow_checkpoint))
     out = tmp_path / "out"
     said, quiet = rdrr_each(
         ["convert", "org/checkpoint", out],
@@ -113,9 +128,11 @@ def test_a_short_name_means_the_hub_where_no_such_path_exists(hub, variables, tm
     assert inspected.json() == rdrr("inspect", out, "--json").json()
 
 
-def test_a_folder_of_this_name_comes_before_the_hub(hub_here, made_package, tmp_path, monkeypatch):
+def test_a_folder_of_this_name_comes_before_the_hub(
+    hub_here, shallow_package, tmp_path, monkeypatch
+):
     (tmp_path / "org").mkdir()
-    (tmp_path / "org" / "package").symlink_to(made_package)
+    (tmp_path / "org" / "package").symlink_to(shallow_package)
     monkeypatch.chdir(tmp_path)
     done = rdrr("validate", "org/package")
     assert (done.code, done.err) == (0, "")
@@ -141,20 +158,20 @@ def test_the_error_for_a_name_that_is_nowhere_says_both(hub_here, tmp_path, monk
 # Short options, -v and help
 
 
-def test_short_options_are_the_long_ones(made_package):
-    words = ("generate", made_package, *SHORT, "--json")
+def test_short_options_are_the_long_ones(shallow_package):
+    words = ("generate", shallow_package, *SHORT, "--json")
     short = rdrr(*words, "-p", "And it", "-n", 3, "-c", 64).json()
     long = rdrr(*words, "--prompt", "And it", "--max-tokens", 3, "--context", 64).json()
     assert short["token_ids"] == long["token_ids"]
     memory = [
-        rdrr("inspect", made_package, "--memory", "--json", flag, 100).json()["memory"]
+        rdrr("inspect", shallow_package, "--memory", "--json", flag, 100).json()["memory"]
         for flag in ("-c", "--context")
     ]
     assert memory[0] == memory[1]
 
 
-def test_verbose_says_what_was_decided_and_how_long_it_took(made_package):
-    words = ("generate", made_package, "-p", "And it", "-n", 1, "--backend")
+def test_verbose_says_what_was_decided_and_how_long_it_took(shallow_package):
+    words = ("generate", shallow_package, "-p", "And it", "-n", 1, "--backend")
     plain, verbose = (rdrr(*words, "cpu", *more) for more in ((), ("-v",)))
     on_gpu = rdrr(*words, "wgpu", "-vv")
     assert plain.out == verbose.out
@@ -170,8 +187,8 @@ def test_verbose_says_what_was_decided_and_how_long_it_took(made_package):
 
 
 @pytest.mark.thorough
-def test_shaders_are_counted_only_when_verbose_is_given_twice(made_package):
-    words = ("generate", made_package, "-p", "And it", "-n", 1, "--backend", "wgpu")
+def test_shaders_are_counted_only_when_verbose_is_given_twice(shallow_package):
+    words = ("generate", shallow_package, "-p", "And it", "-n", 1, "--backend", "wgpu")
     plain, verbose, twice = (rdrr(*words, *more) for more in ((), ("-v",), ("-vv",)))
     assert plain.out == verbose.out == twice.out
     assert plain.err in verbose.err
@@ -180,10 +197,10 @@ def test_shaders_are_counted_only_when_verbose_is_given_twice(made_package):
     assert "compiling shaders (1 of " in twice.err
 
 
-def test_verbose_may_stand_before_or_after_the_command_and_leaves_no_trace(made_package):
-    before = rdrr("-v", "validate", made_package)
-    after = rdrr("validate", made_package, "--verbose")
-    assert before.out == after.out == rdrr("validate", made_package).out
+def test_verbose_may_stand_before_or_after_the_command_and_leaves_no_trace(shallow_package):
+    before = rdrr("-v", "validate", shallow_package)
+    after = rdrr("validate", shallow_package, "--verbose")
+    assert before.out == after.out == rdrr("validate", shallow_package).out
     assert "finished" in before.err
     assert "finished" in after.err
     for name in COMPONENTS:
@@ -191,19 +208,19 @@ def test_verbose_may_stand_before_or_after_the_command_and_leaves_no_trace(made_
         assert (logger.level, logger.handlers) == (logging.NOTSET, [])
 
 
-def test_verbose_gives_the_time_of_each_stage_of_a_conversion(tmp_path):
-    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", "-v")
+def test_verbose_gives_the_time_of_each_stage_of_a_conversion(shallow_checkpoint, tmp_path):
+    done = rdrr("convert", shallow_checkpoint, tmp_path / "out", "--quiet", "-v")
     assert done.code == 0, done.err
     for stage in ("reading", "converting", "verifying"):
         assert re.search(rf"{stage} took \d+\.\d\d s", done.err), stage
 
 
 @pytest.mark.parametrize("words", [("hi",), ("hi", "there")])
-def test_a_prompt_without_its_flag_is_told_the_flag(made_package, words):
-    done = rdrr("generate", made_package, *words)
+def test_a_prompt_without_its_flag_is_told_the_flag(shallow_package, words):
+    done = rdrr("generate", shallow_package, *words)
     assert done.code == 2
     assert '-p "TEXT"' in error_line(done)
-    assert "--help" in error_line(rdrr("validate", made_package, *words))  # the control
+    assert "--help" in error_line(rdrr("validate", shallow_package, *words))  # the control
 
 
 def test_help_is_a_command_too():
@@ -283,8 +300,8 @@ def test_the_help_says_how_completion_is_installed_and_it_is_printed():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("columns", [60, 120])
-def test_bars_and_tables_fit_the_terminal(columns, tmp_path):
-    shown = shown_in_a_terminal("convert", EXAMPLE, tmp_path / "out", columns=columns)
+def test_bars_and_tables_fit_the_terminal(shallow_checkpoint, columns, tmp_path):
+    shown = shown_in_a_terminal("convert", shallow_checkpoint, tmp_path / "out", columns=columns)
     for word in ("reading", "converting", "verifying", "of 6.8 M weights", "worst error"):
         assert word in shown
     assert ("model.embed_tokens.weight" in shown) == (columns == 120)
@@ -306,15 +323,15 @@ def test_architectures_show_their_classes_where_these_need_not_be_folded(columns
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
-def test_no_bar_is_drawn_when_only_the_result_is_wanted(flag, tmp_path):
-    shown = shown_in_a_terminal("convert", EXAMPLE, tmp_path / "out", flag, columns=60)
+def test_no_bar_is_drawn_when_only_the_result_is_wanted(shallow_checkpoint, flag, tmp_path):
+    shown = shown_in_a_terminal("convert", shallow_checkpoint, tmp_path / "out", flag, columns=60)
     assert "converting" not in shown
     assert (shown == "") == (flag == "--quiet")
 
 
 @pytest.mark.thorough
-def test_a_terminal_shows_what_is_done_before_the_text_comes(made_package):
-    words = ("generate", made_package, "-p", "And it", "-n", 2, "--backend", "wgpu")
+def test_a_terminal_shows_what_is_done_before_the_text_comes(shallow_package):
+    words = ("generate", shallow_package, "-p", "And it", "-n", 2, "--backend", "wgpu")
     shown = shown_in_a_terminal(*words, columns=60)
     assert "loading the model" in shown
     assert re.search(r"compiling shaders \(\d+ of \d+\)", shown)
@@ -353,7 +370,7 @@ def test_a_speed_that_was_not_measured_is_left_out():
     assert dict(stats_rows(stats.as_dict()))["prefill"] == "4.0 tokens/s"
 
 
-def test_stats_of_one_token_have_no_speed_of_decoding(made_package):
-    words = ("generate", made_package, "-p", "And it", *SHORT, "--stats")
+def test_stats_of_one_token_have_no_speed_of_decoding(shallow_package):
+    words = ("generate", shallow_package, "-p", "And it", *SHORT, "--stats")
     assert "decode" in rdrr(*words, "-n", 2).err
     assert "decode" not in rdrr(*words, "-n", 1).err

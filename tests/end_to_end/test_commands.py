@@ -46,10 +46,12 @@ def test_convert_prints_how_the_tensors_are_stored(tmp_path):
     assert "weights/s" in done.err
 
 
-def test_convert_cli_is_rdrr_convert_and_the_bytes_are_the_same_each_time(made_package, tmp_path):
-    words = (EXAMPLE, tmp_path / "small-llama", "--transpose-weights", "--fuse-gate-up")
+def test_convert_cli_is_rdrr_convert_and_the_bytes_are_the_same_each_time(
+    shallow_checkpoint, shallow_package, tmp_path
+):
+    words = (shallow_checkpoint, tmp_path / "small-llama", "--transpose-weights", "--fuse-gate-up")
     assert rdrr(*words, program="convert-cli").code == 0
-    assert _digests(tmp_path / "small-llama") == _digests(made_package)
+    assert _digests(tmp_path / "small-llama") == _digests(shallow_package)
 
 
 def test_another_quantization_gives_other_bytes(small, tmp_path):
@@ -118,8 +120,10 @@ def test_a_tensor_that_f16_cannot_hold_is_kept_in_f32_and_named(tmp_path, rng, l
         (("--json", "--quiet"), "contradict"),
     ],
 )
-def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(words, said, tmp_path):
-    done = rdrr("convert", EXAMPLE, tmp_path / "out", *words)
+def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(
+    shallow_checkpoint, words, said, tmp_path
+):
+    done = rdrr("convert", shallow_checkpoint, tmp_path / "out", *words)
     assert done.code == 2
     message = done.json()["message"] if "--json" in words else error_line(done)
     assert said in message
@@ -136,8 +140,8 @@ def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(words, said, tmp_pat
         ("--adapter", "x"),
     ],
 )
-def test_wrong_usage_of_generate_is_one_line_and_exit_code_2(words, made_package):
-    done = rdrr("generate", made_package, "--prompt", "x", "--backend", "cpu", *words)
+def test_wrong_usage_of_generate_is_one_line_and_exit_code_2(words, shallow_package):
+    done = rdrr("generate", shallow_package, "--prompt", "x", "--backend", "cpu", *words)
     assert done.code == 2
     assert error_line(done)
 
@@ -197,8 +201,8 @@ def test_inspect_counts_what_the_manifest_holds(made_package):
     assert data["memory"]["rows"] == 100
 
 
-def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(made_package):
-    words = ("inspect", made_package, "--memory", "--context", 100, "--json")
+def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(shallow_package):
+    words = ("inspect", shallow_package, "--memory", "--context", 100, "--json")
     plain = rdrr(*words).json()["memory"]
     wide = rdrr(*words, "--kernel-hint", "q4kMatmul=dequant_f32").json()["memory"]
     assert plain["loaded"]["kv"] == plain["kv_f16"] == wide["loaded"]["kv"]
@@ -212,8 +216,8 @@ def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(mad
     assert unknown.json()["message"] == "no such adapter"
 
 
-def test_inspect_prints_the_same_facts_as_text(made_package):
-    done = rdrr("inspect", made_package, "--tensors", "--memory")
+def test_inspect_prints_the_same_facts_as_text(shallow_package):
+    done = rdrr("inspect", shallow_package, "--tensors", "--memory")
     assert done.code == 0
     for word in ("small-llama", "Q4_K, column", "embedding", "memory for 2048", "gate_up_proj"):
         assert word in done.out
@@ -234,13 +238,13 @@ def test_inspect_describes_a_manifest_without_its_shards():
     assert "not_runnable_because" not in data
 
 
-def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_package):
+def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(shallow_package):
     done = rdrr(
-        "generate", made_package, "--prompt", PROMPT, "--max-tokens", 12, "--backend", "cpu"
+        "generate", shallow_package, "--prompt", PROMPT, "--max-tokens", 12, "--backend", "cpu"
     )
     data = rdrr(
         "generate",
-        made_package,
+        shallow_package,
         "--prompt",
         PROMPT,
         "--max-tokens",
@@ -255,10 +259,10 @@ def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_packag
 
 
 @pytest.mark.thorough
-def test_greedy_text_is_the_same_on_both_backends(made_package):
+def test_greedy_text_is_the_same_on_both_backends(shallow_package):
     words = ("--prompt", PROMPT, "--json", *EXACT)
-    gpu = json.loads(_generate(made_package, "--backend", "wgpu", *words))
-    cpu = json.loads(_generate(made_package, "--backend", "cpu", *words))
+    gpu = json.loads(_generate(shallow_package, "--backend", "wgpu", *words))
+    cpu = json.loads(_generate(shallow_package, "--backend", "cpu", *words))
     assert gpu["token_ids"] == cpu["token_ids"]
     assert gpu["text"] == cpu["text"]
     assert (gpu["backend"], cpu["backend"]) == ("wgpu", "cpu")
@@ -268,40 +272,40 @@ def test_greedy_text_is_the_same_on_both_backends(made_package):
     assert gpu["stats"]["new_tokens"] == len(gpu["token_ids"]) == 12
 
 
-def test_a_seed_gives_the_same_text_again_and_another_seed_another(made_package):
+def test_a_seed_gives_the_same_text_again_and_another_seed_another(shallow_package):
     def once(seed: int) -> str:
         words = ("--temperature", 1.5, "--top-k", 50, "--seed", seed, "--backend", "cpu")
-        return _generate(made_package, "--prompt", PROMPT, *words)
+        return _generate(shallow_package, "--prompt", PROMPT, *words)
 
     first = once(1)
     assert once(1) == first
     assert once(2) != first
 
 
-def test_a_stop_string_ends_the_text_before_it(made_package):
-    whole = _generate(made_package, "--prompt", PROMPT, "--backend", "cpu").rstrip("\n")
+def test_a_stop_string_ends_the_text_before_it(shallow_package):
+    whole = _generate(shallow_package, "--prompt", PROMPT, "--backend", "cpu").rstrip("\n")
     stop = whole.split()[2]
-    cut = _generate(made_package, "--prompt", PROMPT, "--backend", "cpu", "--stop", stop)
+    cut = _generate(shallow_package, "--prompt", PROMPT, "--backend", "cpu", "--stop", stop)
     assert cut.rstrip("\n") == whole[: whole.index(stop)].rstrip("\n")
 
 
-def test_a_prompt_comes_from_standard_input(made_package):
+def test_a_prompt_comes_from_standard_input(shallow_package):
     words = ("--backend", "cpu")
-    given = _generate(made_package, "--prompt", PROMPT, *words)
-    assert _generate(made_package, *words, stdin=PROMPT) == given
-    assert _generate(made_package, "--prompt", "-", *words, stdin=PROMPT) == given
+    given = _generate(shallow_package, "--prompt", PROMPT, *words)
+    assert _generate(shallow_package, *words, stdin=PROMPT) == given
+    assert _generate(shallow_package, "--prompt", "-", *words, stdin=PROMPT) == given
 
 
-def test_stats_go_to_stderr(made_package):
-    words = ("generate", made_package, "--prompt", PROMPT, "--max-tokens", 3, "--backend", "cpu")
+def test_stats_go_to_stderr(shallow_package):
+    words = ("generate", shallow_package, "--prompt", PROMPT, "--max-tokens", 3, "--backend", "cpu")
     data = rdrr(*words, "--stats")
     assert "time to first token" in data.err
     assert "tokens/s" in data.err
     assert data.out == rdrr(*words).out
 
 
-def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error(made_package):
-    words = ("generate", made_package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
+def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error(shallow_package):
+    words = ("generate", shallow_package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
     hint = ("--kernel-hint", "q4kMatmul=fused_q4k_int8")
     said = rdrr(*words, *hint)
     assert said.code == 0
@@ -322,8 +326,8 @@ def test_devices_lists_the_adapter_that_the_gpu_tests_use():
     assert all(adapter["limits"]["max-buffer-size"] > 0 for adapter in data["adapters"])
 
 
-def test_a_closed_pipe_ends_the_command_quietly(made_package):
-    words = ["inspect", str(made_package), "--tensors", "--json"]
+def test_a_closed_pipe_ends_the_command_quietly(shallow_package):
+    words = ["inspect", str(shallow_package), "--tensors", "--json"]
     call = "from rdrr.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", call, *words],
@@ -365,8 +369,8 @@ def test_wrong_usage_points_to_the_help_of_its_command():
 @pytest.mark.parametrize(
     "words", [("convert", "", "out"), ("convert", EXAMPLE, ""), ("validate", ""), ("inspect", "")]
 )
-def test_an_empty_path_is_not_taken_for_this_folder(words, made_package, monkeypatch):
-    monkeypatch.chdir(made_package)
+def test_an_empty_path_is_not_taken_for_this_folder(words, shallow_package, monkeypatch):
+    monkeypatch.chdir(shallow_package)
     assert rdrr("validate", ".").code == 0
     done = rdrr(*words)
     assert done.code == 2

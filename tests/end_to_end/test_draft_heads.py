@@ -70,10 +70,11 @@ def assert_head_computes(backend, package, folder, head, ids, tolerance) -> None
     "name",
     [
         "qwen3_5_moe_text",
-        "qwen3_next",
+        pytest.param("qwen3_next", marks=pytest.mark.thorough),  # whose names are those of Qwen 3.5
         "deepseek_v3",
-        "glm4_moe",
-        pytest.param("glm4_moe_lite", marks=pytest.mark.thorough),  # whose layers are DeepSeek's
+        *(  # whose names and layers are those of DeepSeek
+            pytest.param(name, marks=pytest.mark.thorough) for name in ("glm4_moe", "glm4_moe_lite")
+        ),
     ],
 )
 def test_the_head_of_every_family_computes_the_formula(name, tmp_path, rng):

@@ -13,7 +13,6 @@ from rdrr_converter.gguf.file import read_gguf
 from rdrr_format.errors import ConversionError, ManifestError, SourceError, UsageError
 from rdrr_manifests.validation import validate
 from support.checkpoints import make_checkpoint, make_model, write_tokenizer
-from support.commands import EXAMPLE
 from support.commands import rdrr as run_rdrr
 from support.gguf_embedding import write_embedding_gemma_gguf
 from support.gguf_files import write_gguf
@@ -189,7 +188,8 @@ def test_linear_layers_and_attention_to_later_tokens_are_exported(rng, tmp_path)
 def test_a_gguf_of_embedding_gemma_is_read_and_written(count, rng, tmp_path):
     tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 64)))
     options = {"num_hidden_layers": 6, "use_bidirectional_attention": True, "head_dim": 64}
-    model = make_model(tiny, rng, max_position_embeddings=1024, **options)
+    sizes = {"max_position_embeddings": 1024, "intermediate_size": 96}
+    model = make_model(tiny, rng, **options, **sizes)
     model.model.save_pretrained(tmp_path / "source")
     write_tokenizer(tmp_path / "source")
     layers = [rng.normal(0, 0.1, (320, 256)), rng.normal(0, 0.1, (96, 320))][:count]
@@ -262,8 +262,8 @@ def test_the_command_prints_and_saves_them(rng, tmp_path):
     assert np.array_equal(saved, np.array(printed["embeddings"], np.float32))
 
 
-def test_what_is_no_embedding_model_or_cannot_be_one_says_so(rng, tmp_path):
-    convert(EXAMPLE, tmp_path / "plain")
+def test_what_is_no_embedding_model_or_cannot_be_one_says_so(shallow_checkpoint, rng, tmp_path):
+    convert(shallow_checkpoint, tmp_path / "plain")
     with (
         rdrr.load(tmp_path / "plain", backend="cpu") as loaded,
         pytest.raises(ManifestError, match="no embedding model"),

@@ -12,7 +12,7 @@ from rdrr_converter.export import export
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
 from support.checkpoints import make_model, save_checkpoint
-from support.commands import EXAMPLE, error_line, rdrr
+from support.commands import error_line, rdrr
 from support.comparison import load_stored_weights, relative_error, transformers_logits
 from support.tiny_models import ALL_MODELS, COVERING, TinyModel, covering
 
@@ -78,9 +78,9 @@ def test_a_single_file_of_safetensors_is_no_destination(tmp_path):
         export(tmp_path / "package", tmp_path / "out.safetensors")
 
 
-def test_the_command_prints_how_the_tensors_were_written(tmp_path):
+def test_the_command_prints_how_the_tensors_were_written(shallow_checkpoint, tmp_path):
     package = tmp_path / "package"
-    assert rdrr("convert", EXAMPLE, package, "--quiet").code == 0
+    assert rdrr("convert", shallow_checkpoint, package, "--quiet").code == 0
     done = rdrr("export", package, tmp_path / "half")
     assert done.code == 0, done.err
     assert "some values were rounded" in done.out

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from support.adapters import adapter_tensors, write_adapter
-from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
+from support.commands import error_line, rdrr, rdrr_each
 from support.object_store import files
 from support.sentence_checkpoints import add_modules
 
@@ -25,19 +25,19 @@ QUICK = ("--prompt", "And it", "--max-tokens", "4", "--backend", "cpu")
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(shallow_checkpoint, tmp_path_factory):
     """Convert the bundled checkpoint from its folder."""
     folder = tmp_path_factory.mktemp("local") / "out"
-    assert rdrr("convert", EXAMPLE, folder, "--quiet").code == 0
+    assert rdrr("convert", shallow_checkpoint, folder, "--quiet").code == 0
     return folder
 
 
 @pytest.mark.thorough
 def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offline_later(
-    hub, variables, local, tmp_path
+    shallow_checkpoint, hub, variables, local, tmp_path
 ):
     others = {"README.md": b"card", "pytorch_model.bin": b"the same again", "notes.txt": b""}
-    hub.add(NAME, files(EXAMPLE) | others | {"consolidated.safetensors": b"and again"})
+    hub.add(NAME, files(shallow_checkpoint) | others | {"consolidated.safetensors": b"and again"})
     [done] = rdrr_each(["convert", f"hf://{NAME}", tmp_path / "out", "--quiet"], **variables)
     assert (done.code, done.err) == (0, "")
     assert files(tmp_path / "out") == files(local)
@@ -56,9 +56,11 @@ def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offlin
 
 
 @pytest.mark.thorough
-def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_path):
+def test_a_revision_and_a_single_file_can_be_named(
+    shallow_checkpoint, hub, variables, local, tmp_path
+):
     hub.add(NAME, {"README.md": b"nothing here yet"})
-    hub.add(NAME, files(EXAMPLE), revision="v1/final")
+    hub.add(NAME, files(shallow_checkpoint), revision="v1/final")
     gguf = {"a.Q8_0.gguf": b"not a model", "a.F16.gguf": b"nor this"}
     hub.add("org/ggufs", gguf)
     named, main, several, unnamed = rdrr_each(
@@ -78,9 +80,11 @@ def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_pa
     assert "a.Q8_0.gguf" not in hub.downloads()
 
 
-def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(hub_here, tmp_path):
-    hub_here.add("org/gated", files(EXAMPLE)).gated = True
-    hub_here.add(NAME, files(EXAMPLE))
+def test_what_the_hub_does_not_have_is_one_line_and_a_checkpoint_is_no_package(
+    shallow_checkpoint, hub_here, tmp_path
+):
+    hub_here.add("org/gated", files(shallow_checkpoint)).gated = True
+    hub_here.add(NAME, files(shallow_checkpoint))
     table = {
         "hf://org/none": "no such repository, or a private one.*hf auth login",
         f"hf://{NAME}@v9": "no such revision",
@@ -108,10 +112,10 @@ def test_without_the_hub_and_a_cache_the_error_says_both(variables, tmp_path):
 
 @pytest.mark.thorough
 def test_packages_on_the_hub_work_like_local_ones_and_only_needed_files_are_downloaded(
-    hub, variables, tmp_path
+    shallow_checkpoint, hub, variables, tmp_path
 ):
     local = tmp_path / "package"
-    assert rdrr("convert", EXAMPLE, local, "--shard-size", "1MiB", "--quiet").code == 0
+    assert rdrr("convert", shallow_checkpoint, local, "--shard-size", "1MiB", "--quiet").code == 0
     hub.add(NAME, files(local) | {"README.md": b"card"})
     url = f"hf://{NAME}"
     valid, inspected = rdrr_each(["validate", url], ["inspect", url, "--json"], **variables)
@@ -159,14 +163,23 @@ def test_shards_of_the_hub_are_hashed_in_its_cache(hub, variables, local, tmp_pa
 
 
 @pytest.mark.thorough
-def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables, tmp_path, rng):
+def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(
+    shallow_checkpoint, hub, variables, tmp_path, rng
+):
     module = "model.layers.0.self_attn.o_proj"
-    shape = json.loads((EXAMPLE / "config.json").read_text(encoding="utf-8"))
+    shape = json.loads((shallow_checkpoint / "config.json").read_text(encoding="utf-8"))
     tensors = adapter_tensors(rng, module, (shape["hidden_size"], shape["hidden_size"]))
     adapter = write_adapter(tmp_path / "adapter", tensors)
     hub.add("org/adapter", files(adapter) | {"README.md": b"card", "optimizer.pt": b"large"})
-    local = ["convert", EXAMPLE, tmp_path / "local", "--quiet", "--lora", adapter]
-    taken = ["convert", EXAMPLE, tmp_path / "hub", "--quiet", "--lora", "hf://org/adapter"]
+    local = ["convert", shallow_checkpoint, tmp_path / "local", "--quiet", "--lora", adapter]
+    taken = [
+        "convert",
+        shallow_checkpoint,
+        tmp_path / "hub",
+        "--quiet",
+        "--lora",
+        "hf://org/adapter",
+    ]
     again = [*taken[:2], tmp_path / "again", *taken[3:]]
     results = rdrr_each(local, taken, **variables)
     assert all(done.code == 0 for done in results), [done.err for done in results]
@@ -177,9 +190,11 @@ def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables,
 
 
 @pytest.mark.thorough
-def test_an_embedding_model_is_fetched_with_its_modules(hub, variables, tmp_path):
+def test_an_embedding_model_is_fetched_with_its_modules(
+    shallow_checkpoint, hub, variables, tmp_path
+):
     source, name = tmp_path / "embedding", "org/embedding"
-    shutil.copytree(EXAMPLE, source)
+    shutil.copytree(shallow_checkpoint, source)
     hidden = json.loads((source / "config.json").read_text(encoding="utf-8"))["hidden_size"]
     layers = [np.random.default_rng(0).normal(0, 0.1, (48, hidden))]
     add_modules(source, hidden, "mean", layers=layers, biases=[None])

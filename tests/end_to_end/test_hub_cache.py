@@ -10,8 +10,8 @@ from support.object_store import files
 NAME = "org/model"
 
 
-def test_packages_are_fetched_listed_and_removed_and_nothing_else(hub_here, made_package):
-    content = files(made_package)
+def test_packages_are_fetched_listed_and_removed_and_nothing_else(hub_here, shallow_package):
+    content = files(shallow_package)
     hub_here.add(NAME, content)
     hub_here.add("org/other", {"config.json": b"{}"})
     words = [("list",), ("pull", NAME), ("list",), ("rm", NAME), ("list",), ("rm", NAME)]

@@ -257,6 +257,8 @@ def test_two_images_in_a_prompt_give_the_logits_and_ids_of_transformers(seeing, 
     assert margin.max() <= 2 * tolerance(backend) * np.abs(expected).max()
 
 
+# Passes of many rows on both backends are compared above, for each kind of model.
+@pytest.mark.cover
 def test_an_image_behind_much_text_and_a_second_turn_go_on_where_they_should(seeing, backend):
     first = [seeing.text(200), seeing.image(2, 8), seeing.text(3)]
     ids = seeing.ids(backend.images, first)
@@ -290,6 +292,7 @@ def test_text_after_an_image_was_taken_back_is_text_alone(seeing, backend):
     assert relative_error(after[-len(alone) :], alone) <= tolerance(backend)
 
 
+@pytest.mark.cover
 def test_sequences_of_a_batch_have_images_of_their_own(seeing, backend):
     long = [seeing.text(40), seeing.image(6, 10), seeing.text(3)]
     short = [[seeing.text(2), seeing.image(4, 4), seeing.text(count)] for count in (3, 6)]

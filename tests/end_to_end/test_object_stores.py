@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.checkpoints import make_checkpoint
-from support.commands import EXAMPLE, error_line, rdrr
+from support.commands import error_line, rdrr
 from support.object_store import contents, files, gs_server, s3_server, upload
 from support.tiny_models import TINY_MODELS
 
@@ -40,11 +40,13 @@ def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_p
 
 
 @pytest.mark.thorough
-def test_google_cloud_storage_stores_and_returns_the_same_bytes_as_a_folder(tmp_path):
+def test_google_cloud_storage_stores_and_returns_the_same_bytes_as_a_folder(
+    shallow_checkpoint, tmp_path
+):
     local = tmp_path / "local"
     with gs_server() as bucket:
-        source, target = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
-        for words in ((EXAMPLE, local), (source, target)):
+        source, target = upload(shallow_checkpoint, f"{bucket}/small-llama"), f"{bucket}/made"
+        for words in ((shallow_checkpoint, local), (source, target)):
             assert rdrr("convert", *words, "--compress", "zstd", "--quiet").code == 0
         assert contents(target) == files(local)
         there, here = (rdrr("validate", path, "--deep", "--json") for path in (target, local))

@@ -28,8 +28,8 @@ def source(tmp_path, rng):
 
 
 @pytest.fixture(scope="module")
-def model(made_package):
-    with rdrr.load(made_package, options=rdrr.LoadOptions(backend="cpu", context=256)) as loaded:
+def model(shallow_package):
+    with rdrr.load(shallow_package, options=rdrr.LoadOptions(backend="cpu", context=256)) as loaded:
         yield loaded
 
 
@@ -91,12 +91,12 @@ def test_names_of_types_are_accepted_in_any_case_and_recorded_in_one(tmp_path, s
         rdrr.ConvertOptions(quantize="Q4_K_X")
 
 
-def test_options_given_twice_are_wrong_usage(tmp_path, source, made_package, model):
+def test_options_given_twice_are_wrong_usage(tmp_path, source, shallow_package, model):
     with pytest.raises(UsageError, match=r"twice.*quantize"):
         rdrr.convert(source, tmp_path / "a", options=rdrr.ConvertOptions(), quantize="q8_0")
     assert not (tmp_path / "a").exists()
     with pytest.raises(UsageError, match=r"twice.*backend"):
-        rdrr.load(made_package, options=rdrr.LoadOptions(), backend="cpu")
+        rdrr.load(shallow_package, options=rdrr.LoadOptions(), backend="cpu")
     with pytest.raises(UsageError, match=r"twice.*top_k"):
         model.generate(PROMPT, sampling=WARM, top_k=3)
 
@@ -120,7 +120,7 @@ def test_an_unknown_sampling_parameter_is_wrong_usage_wherever_it_is_given(model
             way(PROMPT, temprature=1.0)
 
 
-def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
+def test_keywords_of_other_programs_are_guessed(model, shallow_package, tmp_path):
     (tmp_path / "template").write_text("{{ 1 }}", encoding="utf-8")
     with pytest.raises(UsageError, match="did you mean max_tokens"):
         model.generate(PROMPT, max_token=4)
@@ -133,9 +133,9 @@ def test_keywords_of_other_programs_are_guessed(model, made_package, tmp_path):
     with pytest.raises(UsageError, match=r"expected sampling, temperature.*found max_tokens\)$"):
         model.session(PROMPT, max_tokens=4)  # which is an argument of the session's `generate`
     with pytest.raises(UsageError, match="did you mean backend"):
-        rdrr.load(made_package, device="cuda")
+        rdrr.load(shallow_package, device="cuda")
     with pytest.raises(UsageError, match="did you mean context"):
-        rdrr.load(made_package, n_ctx=64)
+        rdrr.load(shallow_package, n_ctx=64)
 
 
 @pytest.mark.parametrize("prompt", [None, 5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.commands import EXAMPLE, error_line, rdrr
+from support.commands import error_line, rdrr
 from support.object_store import files
 
 NAME = "org/small-llama"
@@ -64,9 +64,9 @@ def test_a_card_that_is_not_text_is_refused(package):
         assert ("not text in UTF-8" in done.err) == bool(code)
 
 
-def test_a_pushed_package_is_read_back_unchanged(package, hub_here, tmp_path):
+def test_a_pushed_package_is_read_back_unchanged(shallow_checkpoint, package, hub_here, tmp_path):
     small = tmp_path / "small"
-    words = ("convert", EXAMPLE, small, "--shard-size", "1MiB", "--quiet")
+    words = ("convert", shallow_checkpoint, small, "--shard-size", "1MiB", "--quiet")
     assert rdrr(*words).code == 0
     first = rdrr("push", small, URL, "--private", "--json")
     assert first.code == 0, first
@@ -88,16 +88,16 @@ def test_a_pushed_package_is_read_back_unchanged(package, hub_here, tmp_path):
 
 
 def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(
-    package, made_package, hub_here
+    package, shallow_package, hub_here
 ):
     shard = package / "shard_00000.bin"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     hub_here.add("org/public", {})
-    public = rdrr("push", made_package, "hf://org/public", "--private")
+    public = rdrr("push", shallow_package, "hf://org/public", "--private")
     assert "is public" in error_line(public)
-    assert "no such revision" in error_line(rdrr("push", made_package, "hf://org/public@v9"))
+    assert "no such revision" in error_line(rdrr("push", shallow_package, "hf://org/public@v9"))
     assert hub_here.repositories["org/public"].revisions == {"main": {}}
     del hub_here.requests[:]
     damaged = rdrr("push", package, URL)

@@ -16,8 +16,8 @@ PROMPT = "And it came to pass"
 
 
 @pytest.fixture(scope="module")
-def model(made_package):
-    with rdrr.load(made_package, backend="cpu", context=256) as loaded:
+def model(shallow_package):
+    with rdrr.load(shallow_package, backend="cpu", context=256) as loaded:
         yield loaded
 
 
@@ -61,14 +61,14 @@ def test_a_closed_generation_yields_no_more_text(model):
     assert list(generation) == []
 
 
-def test_an_opened_package_reads_tensors_on_demand(made_package):
-    package = rdrr.open_package(made_package)
+def test_an_opened_package_reads_tensors_on_demand(shallow_package):
+    package = rdrr.open_package(shallow_package)
     assert package.manifest.model_id == "small-llama"
     assert package.dequantize("model.norm.weight").shape == (256,)
 
 
-def test_validation_returns_a_report(made_package):
-    report = rdrr.validate(made_package, deep=True)
+def test_validation_returns_a_report(shallow_package):
+    report = rdrr.validate(shallow_package, deep=True)
     assert report.ok()
     assert report.model_id == "small-llama"
     assert report.faults == ()
@@ -84,9 +84,9 @@ def test_validation_returns_a_report(made_package):
         ({"adapter": "no such adapter"}, DeviceError),
     ],
 )
-def test_a_wrong_option_of_load_is_an_error_of_the_tree(made_package, options, error):
+def test_a_wrong_option_of_load_is_an_error_of_the_tree(shallow_package, options, error):
     with pytest.raises(error):
-        rdrr.load(made_package, **options)
+        rdrr.load(shallow_package, **options)
 
 
 SCHEMA = {
@@ -174,11 +174,11 @@ def test_a_bias_bans_a_token_and_forces_another(model):
     assert forced.token_ids == [17, 17, 17]
 
 
-def test_draft_tokens_change_the_passes_and_not_the_text(model, made_package):
+def test_draft_tokens_change_the_passes_and_not_the_text(model, shallow_package):
     prompt = "And it came to pass, that it came to pass, that it came"
     plain = model.generate(prompt, max_tokens=16)
     text = plain.read()
-    for draft in ("ngram", made_package):
+    for draft in ("ngram", shallow_package):
         drafted = model.generate(prompt, max_tokens=16, decode=rdrr.Speculative(draft))
         assert drafted.read() == text
         assert 0 < drafted.stats.counts.accepted <= drafted.stats.counts.drafted

@@ -89,10 +89,8 @@ def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
     model_type, scheme, tmp_path, rng
 ):
     """Phi-3's stacked tensors are split when they are decoded; experts are ordinary modules."""
-    layers = 2 if "moe" in model_type else 1
-    plain = make_checkpoint(
-        MODELS[model_type], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=layers
-    )
+    sizes = {"num_hidden_layers": 2 if "moe" in model_type else 1, "intermediate_size": 256}
+    plain = make_checkpoint(MODELS[model_type], tmp_path / "plain", rng, dtype="float32", **sizes)
     checkpoint, meanings = quantized(plain, scheme, rng)
     assert any("experts" in name for name in meanings) is ("moe" in model_type)
     options = {"transpose_weights": True, "fuse_gate_up": "moe" not in model_type}

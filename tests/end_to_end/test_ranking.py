@@ -8,7 +8,6 @@ import torch
 from rdrr_converter.convert import convert
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from support.checkpoints import make_model, save_checkpoint
-from support.commands import EXAMPLE
 from support.tiny_models import TinyModel
 
 # The tiny tokenizer has one token for each byte, so the answers are letters.
@@ -61,8 +60,8 @@ def test_the_usual_question_is_that_of_the_published_models():
     assert seen[2] == "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-def test_what_cannot_be_ranked_says_why(tmp_path):
-    convert(EXAMPLE, tmp_path / "package")
+def test_what_cannot_be_ranked_says_why(shallow_checkpoint, tmp_path):
+    convert(shallow_checkpoint, tmp_path / "package")
     letters = rdrr.RankPrompt(before="", after="", yes="a", no="b")
     with rdrr.load(tmp_path / "package", backend="cpu", context=64) as loaded:
         with pytest.raises(ManifestError, match="no single tokens"):

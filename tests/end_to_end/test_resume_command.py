@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from rdrr_converter import progress
-from support.commands import EXAMPLE, environment, error_line, rdrr
+from support.commands import environment, error_line, rdrr
 
 WORDS = ("--quantize", "q8_0", "--shard-size", "64KiB")
 STALLED = """
@@ -25,9 +25,9 @@ rdrr.convert(sys.argv[1], sys.argv[2], quantize="q8_0", shard_size=2**16, progre
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(shallow_checkpoint, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
-    assert rdrr("convert", EXAMPLE, out, *WORDS, "--quiet").code == 0
+    assert rdrr("convert", shallow_checkpoint, out, *WORDS, "--quiet").code == 0
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -47,15 +47,15 @@ def stop(patch):
 @pytest.fixture(
     scope="module", params=["interrupted", pytest.param("killed", marks=pytest.mark.thorough)]
 )
-def partial(request, tmp_path_factory):
+def partial(shallow_checkpoint, request, tmp_path_factory):
     """Return what a conversion left behind that ended when half of it was written."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "interrupted":
         with pytest.MonkeyPatch.context() as patch:
             stop(patch)
-            assert rdrr("convert", EXAMPLE, folder / "out", *WORDS).code == 130
+            assert rdrr("convert", shallow_checkpoint, folder / "out", *WORDS).code == 130
         return folder / ".out.partial"
-    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(folder / "out")]
+    command = [sys.executable, "-c", STALLED, str(shallow_checkpoint), str(folder / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"half\n"
@@ -71,28 +71,32 @@ def ended(partial, tmp_path):
     return tmp_path / "out"
 
 
-def test_it_prints_what_it_reused_and_produces_the_same_bytes(ended, whole):
-    done = rdrr("convert", EXAMPLE, ended, *WORDS, "--resume", "--json")
+def test_it_prints_what_it_reused_and_produces_the_same_bytes(shallow_checkpoint, ended, whole):
+    done = rdrr("convert", shallow_checkpoint, ended, *WORDS, "--resume", "--json")
     result = done.json()
     assert 0 < result["reused_shards"] < result["shards"]
     assert {path.name: path.read_bytes() for path in ended.iterdir()} == whole
     assert list(ended.parent.iterdir()) == [ended]
 
 
-def test_other_options_are_one_clear_error_and_the_right_ones_still_work(ended, whole):
-    refused = rdrr("convert", EXAMPLE, ended, "--quantize", "f16", "--resume")
+def test_other_options_are_one_clear_error_and_the_right_ones_still_work(
+    shallow_checkpoint, ended, whole
+):
+    refused = rdrr("convert", shallow_checkpoint, ended, "--quantize", "f16", "--resume")
     assert refused.code == 1
     line = error_line(refused)
     assert "other options" in line
     assert "quantize q8_0" in line
-    done = rdrr("convert", EXAMPLE, ended, *WORDS, "--resume")
+    done = rdrr("convert", shallow_checkpoint, ended, *WORDS, "--resume")
     assert done.code == 0
     assert "shards were reused" in done.err
     assert {path.name: path.read_bytes() for path in ended.iterdir()} == whole
 
 
-def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(tmp_path, whole, monkeypatch):
-    words = ("convert", EXAMPLE, tmp_path / "out", *WORDS)
+def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(
+    shallow_checkpoint, tmp_path, whole, monkeypatch
+):
+    words = ("convert", shallow_checkpoint, tmp_path / "out", *WORDS)
     with monkeypatch.context() as patch:
         stop(patch)
         stopped = rdrr(*words)
@@ -105,7 +109,7 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(tmp_path, whole
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
 
 
-def test_object_stores_are_refused():
-    done = rdrr("convert", EXAMPLE, "memory://place/out", "--resume")
+def test_object_stores_are_refused(shallow_checkpoint):
+    done = rdrr("convert", shallow_checkpoint, "memory://place/out", "--resume")
     assert done.code == 2
     assert "folders only" in error_line(done)

@@ -13,11 +13,13 @@ PROMPT = "And it came to pass"
 SHORT = ("--prompt", PROMPT, "--backend", "cpu", "--max-tokens", 40)
 
 
-def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(made_package, tmp_path):
+def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(
+    shallow_package, tmp_path
+):
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"enum": ["king", "priest"]}), encoding="utf-8")
     done = rdrr(
-        "generate", made_package, *SHORT, "--json-schema", schema, "--json", "--logprobs", 2
+        "generate", shallow_package, *SHORT, "--json-schema", schema, "--json", "--logprobs", 2
     ).json()
     assert json.loads(done["text"]) in ("king", "priest")
     assert done["stats"]["finish"] == "stop"
@@ -30,11 +32,11 @@ def test_a_schema_in_a_file_is_followed_and_log_probabilities_are_printed(made_p
 
 # tests/runtime/test_gpu_backend.py has masks and seeds on the GPU.
 @pytest.mark.thorough
-def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
+def test_a_schema_and_a_seed_give_one_text_on_both_backends(shallow_package):
     words = ("--regex", "[a-z]{2,6}( [a-z]{2,6}){2}", "--temperature", 1, "--seed", 4, "--json")
     exact = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
     gpu, cpu = (
-        rdrr("generate", made_package, "--prompt", PROMPT, *words, "--backend", backend, *more)
+        rdrr("generate", shallow_package, "--prompt", PROMPT, *words, "--backend", backend, *more)
         for backend, more in (("wgpu", exact), ("cpu", ()))
     )
     assert gpu.json()["text"] == cpu.json()["text"]
@@ -42,17 +44,17 @@ def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
     assert gpu.json()["backend"] == "wgpu"
 
 
-def test_a_regular_expression_and_a_seed_give_one_text(made_package):
+def test_a_regular_expression_and_a_seed_give_one_text(shallow_package):
     words = ("--regex", "[a-z]{2,6}( [a-z]{2,6}){2}", "--temperature", 1, "--json", "--seed")
     first, again, other = (
-        rdrr("generate", made_package, *SHORT, *words, seed).json() for seed in (4, 4, 5)
+        rdrr("generate", shallow_package, *SHORT, *words, seed).json() for seed in (4, 4, 5)
     )
     assert first["token_ids"] == again["token_ids"] != other["token_ids"]
     assert re.fullmatch("[a-z]{2,6}( [a-z]{2,6}){2}", first["text"])
 
 
-def test_a_regular_expression_and_a_bias_can_be_combined(made_package):
-    text = rdrr("generate", made_package, *SHORT, "--regex", "[ab]{6}", "--presence-penalty", 1)
+def test_a_regular_expression_and_a_bias_can_be_combined(shallow_package):
+    text = rdrr("generate", shallow_package, *SHORT, "--regex", "[ab]{6}", "--presence-penalty", 1)
     assert set(text.out.rstrip("\n")) <= {"a", "b"}
     assert len(text.out) == 7
 
@@ -71,7 +73,7 @@ def test_a_regular_expression_and_a_bias_can_be_combined(made_package):
     ],
     ids=str,
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(words, said, made_package):
-    done = rdrr("generate", made_package, *SHORT, *words)
+def test_wrong_usage_is_one_line_and_exit_code_2(words, said, shallow_package):
+    done = rdrr("generate", shallow_package, *SHORT, *words)
     assert done.code == 2
     assert said in error_line(done)

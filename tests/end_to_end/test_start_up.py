@@ -61,8 +61,8 @@ def test_the_list_of_modules_shows_heavy_ones_once_they_are_imported():
     assert {"blake3", "zstandard"} <= set(_modules_after("import blake3, zstandard"))
 
 
-def test_validating_a_package_imports_nothing_heavy(made_package):
-    loaded = _modules_after(_command("validate", str(made_package), "--json"))
+def test_validating_a_package_imports_nothing_heavy(shallow_package):
+    loaded = _modules_after(_command("validate", str(shallow_package), "--json"))
     assert "rdrr_manifests" in loaded
     assert not set(HEAVY) & set(loaded)
 

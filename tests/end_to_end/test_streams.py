@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from rdrr.cli._console import table
 from rich.console import Console
-from support.commands import EXAMPLE, environment, rdrr
+from support.commands import environment, rdrr
 from support.deadlines import HANGS
 
 MAIN = "from rdrr.cli import main; main()"
@@ -40,26 +40,26 @@ def ended(process):
     return process.returncode, out, err
 
 
-def test_a_closed_stream_is_treated_as_an_empty_one(made_package):
-    shown = rdrr("inspect", made_package)
-    assert ended(start("inspect", made_package, shell="2>&- <&-")) == (0, shown.out, "")
-    assert ended(start("inspect", made_package / "absent", shell=">&- 2>&-")) == (1, "", "")
+def test_a_closed_stream_is_treated_as_an_empty_one(shallow_package):
+    shown = rdrr("inspect", shallow_package)
+    assert ended(start("inspect", shallow_package, shell="2>&- <&-")) == (0, shown.out, "")
+    assert ended(start("inspect", shallow_package / "absent", shell=">&- 2>&-")) == (1, "", "")
 
 
 @pytest.mark.thorough
-def test_a_stream_that_alone_is_closed_is_treated_as_an_empty_one(made_package):
-    assert ended(start("inspect", made_package, shell=">&-")) == (0, "", "")
-    words = ("generate", made_package, "--prompt", "x", "--json-schema", "-")
+def test_a_stream_that_alone_is_closed_is_treated_as_an_empty_one(shallow_package):
+    assert ended(start("inspect", shallow_package, shell=">&-")) == (0, "", "")
+    words = ("generate", shallow_package, "--prompt", "x", "--json-schema", "-")
     assert ended(start(*words, shell="<&-")) == (2, "", rdrr(*words, stdin="").err)
 
 
-def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
+def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(shallow_checkpoint, tmp_path):
     slowly = (
         "import time\nfrom rdrr_format.shard_writer import ShardWriter\n"
         "write = ShardWriter.write\n"
         "ShardWriter.write = lambda *given: time.sleep(0.5) or write(*given)\n"
     )
-    process = start("convert", EXAMPLE, tmp_path / "out", code=slowly + MAIN)
+    process = start("convert", shallow_checkpoint, tmp_path / "out", code=slowly + MAIN)
     while not list(tmp_path.glob(".out.partial/package/*")) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)

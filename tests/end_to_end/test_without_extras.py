@@ -22,7 +22,7 @@ from rdrr_format.extras import install_hint
 from rdrr_manifests.package import Package
 from rdrr_runtime.images.decode import read_image
 from rdrr_runtime.reference.backend import CpuBackend
-from support.commands import EXAMPLE, Done, rdrr
+from support.commands import Done, rdrr
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def refused(done: Done) -> str:
         (("--webgpu", "dawn"), "dawn"),
     ],
 )
-def test_generation_names_the_extra(made_package, words, extra):
-    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
+def test_generation_names_the_extra(shallow_package, words, extra):
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", *words)
     assert refused(done).endswith(install_hint(extra))
 
 
@@ -60,8 +60,8 @@ def test_generation_names_the_extra(made_package, words, extra):
     ("words", "extra"),
     [(("--device", "cuda"), "torch"), (("--engine", "ray"), "ray")],
 )
-def test_conversion_names_the_extra_and_leaves_nothing(tmp_path, words, extra):
-    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--quiet", *words)
+def test_conversion_names_the_extra_and_leaves_nothing(shallow_checkpoint, tmp_path, words, extra):
+    done = rdrr("convert", shallow_checkpoint, tmp_path / "out", "--quiet", *words)
     assert refused(done).endswith(install_hint(extra))
     assert list(tmp_path.iterdir()) == []
 
@@ -94,10 +94,10 @@ def test_a_pytorch_checkpoint_needs_no_extra(checkpoint, tmp_path, is_remote):
 
 
 @pytest.mark.usefixtures("hidden")
-def test_an_importance_matrix_names_the_extra(made_package, tmp_path):
+def test_an_importance_matrix_names_the_extra(shallow_package, tmp_path):
     text = tmp_path / "text"
     text.write_text("And it came to pass", encoding="utf-8")
-    done = rdrr("imatrix", made_package, "--text", text, "--out", tmp_path / "out.gguf")
+    done = rdrr("imatrix", shallow_package, "--text", text, "--out", tmp_path / "out.gguf")
     assert refused(done).endswith(install_hint("torch"))
 
 
@@ -109,17 +109,17 @@ def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_without_an_adapter_both_ways_out_are_named(made_package, monkeypatch):
+def test_without_an_adapter_both_ways_out_are_named(shallow_package, monkeypatch):
     without_adapter(monkeypatch)
-    line = refused(rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1"))
+    line = refused(rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1"))
     assert "no WebGPU adapter on this machine, and the CPU backend needs the package torch" in line
     assert "install a Vulkan driver" in line
     assert line.endswith(install_hint("torch"))
 
 
-def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path, monkeypatch):
+def test_without_an_adapter_but_with_torch_the_cpu_generates(shallow_package: Path, monkeypatch):
     without_adapter(monkeypatch)
-    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
     assert "backend cpu (torch): no WebGPU adapter on this machine; for the wgpu" in done.err
 
@@ -149,21 +149,21 @@ def adapters_are(monkeypatch: pytest.MonkeyPatch, *, software: bool) -> None:
     ],
 )
 def test_auto_takes_a_hardware_adapter_else_torch_unless_an_adapter_is_asked_for(
-    made_package, monkeypatch, software, words, line
+    shallow_package, monkeypatch, software, words, line
 ):
     adapters_are(monkeypatch, software=software)
     computes_in_torch(monkeypatch)
-    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1", *words)
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", *words)
     assert done.code == 0
     assert re.search(line, done.err), done.err
 
 
 @pytest.mark.usefixtures("hidden")
 def test_auto_without_torch_takes_a_software_adapter_and_says_what_is_faster(
-    made_package, monkeypatch
+    shallow_package, monkeypatch
 ):
     adapters_are(monkeypatch, software=True)
-    done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
     assert "because there is neither a GPU nor torch" in done.err
     assert done.err.strip().endswith(install_hint("torch"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ class TestSafetensors:
     def path(self, tmp_path: Path) -> Path:
         return tmp_path / "model.safetensors"
 
-    def test_the_size_of_the_header_is_bounded(self, path):
+    @pytest.mark.parametrize("size", [MIB, pytest.param(None, marks=pytest.mark.thorough)])
+    def test_the_size_of_the_header_is_bounded(self, path, size, monkeypatch):
+        if size is not None:  # 100 MB take a second
+            bounds = replace(safetensors_file.HEADER, size=size)
+            monkeypatch.setattr(safetensors_file, "HEADER", bounds)
         with path.open("wb") as file:
             file.write((safetensors_file.HEADER.size + 1).to_bytes(8, "little"))
             file.truncate(1 << 40)

@@ -124,7 +124,7 @@ class Exhausted:
         return self._gpu.create_buffer(**options)
 
 
-@pytest.mark.parametrize("left", [0, 1, 5])
+@pytest.mark.parametrize("left", [0, pytest.param(1, marks=pytest.mark.thorough), 5])
 def test_out_of_memory_while_loading_frees_what_was_allocated(package, left):
     source = front.open_package(package)
     device = open_device()

@@ -50,6 +50,7 @@ def test_blocks_that_cross_rows_have_no_stored_rows(tmp_path, rng, layout, has_r
         reader.stored(3, 2)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("quantize", ["f32", "q8_0"])
 def test_a_fused_gate_and_up_projection_is_split(tmp_path, rng, monkeypatch, quantize, layout):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -483,10 +484,15 @@ def _answered_stream(codec: TextCodec, case: Mapping[str, Any]) -> dict[str, Any
     return {**inputs, "pieces": pieces, "stopped_by": text.stopped_by}
 
 
+@cache
+def _template(name: str) -> ChatTemplate:
+    return ChatTemplate(TEMPLATES[name], TOKENS, where="template")
+
+
 def _answered_chat(codec: TextCodec, case: Mapping[str, Any]) -> dict[str, Any]:
     from rdrr_format.errors import GenerationError
 
-    template = ChatTemplate(TEMPLATES[case["template"]], TOKENS, where="template")
+    template = _template(case["template"])
     control = codec.control_tokens(template.control_tokens(codec.added_tokens()))
     tools, variables = case.get("tools"), case.get("variables")
     after = codec.encode_as_is(template.after_answer())[:1]

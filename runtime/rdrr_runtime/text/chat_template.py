@@ -118,12 +118,15 @@ class ChatTemplate:
         """
         if self._stated is not None:
             return [text for text, special in added.items() if special or text in self._stated]
-        literals = literal_text(self.source, _HELPERS, self._where)
         return [
             text
             for text, special in added.items()
-            if special or (text in literals and not text.isspace())
+            if special or (text in self._literals and not text.isspace())
         ]
+
+    @cached_property
+    def _literals(self) -> str:
+        return literal_text(self.source, _HELPERS, self._where)
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -150,6 +153,10 @@ class ChatTemplate:
 
         The text is empty if the template refuses the two messages that it is tried with.
         """
+        return self._after_answer
+
+    @cached_property
+    def _after_answer(self) -> str:
         user, answer = (
             {"role": "user", "content": "?"},
             {"role": "assistant", "content": _ANSWER_MARKER},
