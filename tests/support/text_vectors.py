@@ -485,14 +485,14 @@ def _answered_stream(codec: TextCodec, case: Mapping[str, Any]) -> dict[str, Any
 
 
 @cache
-def _template(name: str) -> ChatTemplate:
+def _chat_template(name: str) -> ChatTemplate:
     return ChatTemplate(TEMPLATES[name], TOKENS, where="template")
 
 
 def _answered_chat(codec: TextCodec, case: Mapping[str, Any]) -> dict[str, Any]:
     from rdrr_format.errors import GenerationError
 
-    template = _template(case["template"])
+    template = _chat_template(case["template"])
     control = codec.control_tokens(template.control_tokens(codec.added_tokens()))
     tools, variables = case.get("tools"), case.get("variables")
     after = codec.encode_as_is(template.after_answer())[:1]
