@@ -42,8 +42,9 @@ COMMANDS_OF_PACKAGES = {
     "export": [("OUT",), ("OUT", "--json")],
     "export-program": [("OUT",)],
     "web": [("OUT",), ("OUT", "--json")],
-    "generate": [("-p", "Who", "--max-tokens", 2, "--backend", "cpu")],
-    "chat": [("--max-tokens", 2, "--backend", "cpu")],
+    # What a model writes goes to a pipe as it is, so this one writes letters.
+    "generate": [("-p", "Who", "--max-tokens", 2, "--backend", "cpu", "--logit-bias", "LETTER")],
+    "chat": [("--max-tokens", 2, "--backend", "cpu", "--logit-bias", "LETTER")],
     "perplexity": [("--text", "TEXT", "--window", 32, "--backend", "cpu")],
     "embed": [("text", "--backend", "cpu")],
     "classify": [("text", "--backend", "cpu")],
@@ -137,8 +138,10 @@ def test_no_name_in_a_package_forges_a_line_of_output(
 ):
     for_one_browser(monkeypatch)
     (tmp_path / "text").write_text("Who art thou, and who is he that comes? " * 8, "utf-8")
+    tokenizer = json.loads((plain / "tokenizer.json").read_text("utf-8"))
     words = {
         "PLAIN": plain,
+        "LETTER": f"{tokenizer['model']['vocab']['a']}=10000",
         "OUT": tmp_path / "out",
         "TEXT": tmp_path / "text",
         "PROGRAM": tmp_path / "p.json",
