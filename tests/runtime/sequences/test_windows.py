@@ -11,6 +11,7 @@ from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.products.linear import GEMV_ROWS
 from rdrr_runtime.phases.products.matvec_rows_tuning import ROWS_AT_A_TIME
 from rdrr_runtime.reference.backend import CpuBackend
 from support.choices import assert_same_ids
@@ -68,7 +69,9 @@ def test_a_window_in_sequence_order_equals_the_sequence(backend, package, rng):
 
 
 @pytest.mark.parametrize(("hint", "dtype"), [("fused_q4k", "Q4_K"), ("fused_q4k_int8", "Q6_K")])
-def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, hint, dtype):
+def test_a_weight_is_read_once_for_as_many_rows_of_a_window_as_a_kernel_takes(
+    device, tmp_path, rng, hint, dtype
+):
     package = write_random_package(tmp_path, llama_manifest(dtype), rng)
     policy, fused = resolve({"run flag": {"q4kMatmul": hint}}), hint == "fused_q4k_int8"
     plan = Plan(package, DryRunArena(device.capabilities), policy, context=CONTEXT, kv_dtype="f16")
@@ -81,10 +84,11 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
         ]
         assert len(products) == 2 * (4 if fused else 7) + 1
         for product in products:
-            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in product.name else 1
+            kernel = product.name.partition(".")[0]
+            at_a_time = {"gemv_row": GEMV_ROWS, "matvec_rows": ROWS_AT_A_TIME}.get(kernel, most)
             assert product.work.count(most) in (
                 product.work.count(1),
-                times * product.work.count(1),
+                max(1, most // at_a_time) * product.work.count(1),
             )
     prefill = [phase for phase in plan.lowered(PREFILL).body if "matmul" in phase.name]
     assert prefill[0].work.count(CONTEXT) != prefill[0].work.count(1)  # the control
