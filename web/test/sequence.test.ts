@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Player } from '../src/player/player.js';
+import type { Player, Words } from '../src/player/player.js';
 import { Course, Sequence, type Generation } from '../src/sequence/sequence.js';
 
 const VOCABULARY = 97;
@@ -33,7 +33,7 @@ class Imagined {
     this.step = Array.from({ length: words[0]! }, (_row, at) => [...words.subarray(2 + 4 * at, 6 + 4 * at)]);
   }
 
-  run(phases: { kernel: number }[], rows: number, times = 1): void {
+  async run(phases: { kernel: number }[], rows: number, { times = 1, reads = [] }: { times?: number; reads?: Words[] } = {}): Promise<Uint32Array[]> {
     const chooses = phases.some(({ kernel }) => kernel === 1);
     for (let time = 0; time < times; time += 1) {
       const step = this.step.length ? this.step : [[this.next.token, 0, 0, this.next.slot]];
@@ -48,10 +48,11 @@ class Imagined {
       this.next = { slot: last + 1, token: following(this.slots.slice(0, last + 1)) };
       if (chooses) this.ring.push(this.next.token);
     }
+    return this.read(reads);
   }
 
-  async read(_: number, first: number, count: number): Promise<Uint32Array> {
-    return Uint32Array.from(this.ring.slice(first, first + count));
+  async read(reads: Words[]): Promise<Uint32Array[]> {
+    return reads.map(({ first, count }) => Uint32Array.from(this.ring.slice(first, first + count)));
   }
 }
 

@@ -32,11 +32,9 @@ export class Tower {
     this.writeRows(this.passes.patch_rows, count, pictures);
     this.writeRows(this.passes.token_rows, tokens, pictures);
     await player.prepare(parts.flatMap(({ phases }) => phases.map(({ kernel }) => kernel)));
-    const results: Float32Array[] = [];
-    for (const { phases, result } of parts) player.run(phases, result == null ? count : tokens);
-    for (const { result } of parts) {
-      if (result != null) results.push(new Float32Array((await player.read(result, 0, tokens * width)).buffer));
-    }
+    const running = parts.map(({ phases, result }) =>
+      result == null ? player.run(phases, count) : player.run(phases, tokens, { reads: [{ range: result, first: 0, count: tokens * width }] }));
+    const results = (await Promise.all(running)).flat().map((words) => new Float32Array(words.buffer));
     if (!results.every((values) => values.every(Number.isFinite))) throw new RdrrError('device', 'the vision tower gave values that are not finite');
     const embeddings = results.pop()!;
     return { parts: [embeddings, ...results], rows: patches.rows / merge, columns: patches.columns / merge, tiles: patches.tiles };

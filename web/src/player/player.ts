@@ -23,6 +23,13 @@ export interface Bound {
   size: number;
 }
 
+/** Words of a range to read, which goes on at its beginning behind its end. */
+export interface Words {
+  range: number;
+  first: number;
+  count: number;
+}
+
 /** The buffers and pipelines of a program on a device. It runs phases, and knows no model. */
 export class Player {
   /** Return a player whose buffers are zeros; `fill` loads them. */
@@ -102,8 +109,8 @@ export class Player {
     await Promise.all([...new Set(kernels)].filter((kernel) => !this.pipelines[kernel]).map(compile));
   }
 
-  /** Run phases for a number of token rows, several times, in one submission. */
-  run(phases: readonly Phase[], rows: number, times = 1): void {
+  /** Run phases for a number of token rows, several times, and read what they leave, in one submission. */
+  run(phases: readonly Phase[], rows: number, { times = 1, reads = [] }: { times?: number; reads?: readonly Words[] } = {}): Promise<Uint32Array[]> {
     const running = phases.filter(({ work }) => runsFor(work, rows));
     // Calls of WebGPU take longer than short phases on a GPU, so nothing is computed or set twice.
     const launches = running.map((phase) => ({
@@ -111,7 +118,7 @@ export class Player {
       group: this.groupOf(phase),
       workgroups: workgroupsOf(phase.work, rows, this.amount),
     }));
-    this.submit((encoder) => {
+    return this.read(reads, (encoder) => {
       const pass = encoder.beginComputePass();
       let current: GPUComputePipeline | undefined;
       for (let time = 0; time < times; time += 1) {
@@ -129,9 +136,15 @@ export class Player {
     return partOf(this.pipelines, kernel, 'prepared kernel');
   }
 
-  /** Read words of a range, which goes on at its beginning behind its end. */
-  async read(index: number, first: number, count: number): Promise<Uint32Array> {
-    const { buffer, offset, size } = this.range(index);
+  /** Read words of ranges, after commands that are recorded before. */
+  async read(reads: readonly Words[], record?: (encoder: GPUCommandEncoder) => void): Promise<Uint32Array[]> {
+    const content = await this.readback(reads.flatMap((words) => this.partsOf(words)), record);
+    let at = 0;
+    return reads.map(({ count }) => new Uint32Array(content.slice(at, (at += 4 * count))));
+  }
+
+  private partsOf({ range, first, count }: Words): Bound[] {
+    const { buffer, offset, size } = this.range(range);
     const words = size / 4;
     const parts: Bound[] = [];
     for (let done = 0; done < count; ) {
@@ -140,7 +153,7 @@ export class Player {
       parts.push({ buffer, offset: offset + 4 * at, size: 4 * some });
       done += some;
     }
-    return new Uint32Array(await this.readback(parts));
+    return parts;
   }
 
   /** Read whole buffers, one after the other. */
@@ -150,16 +163,19 @@ export class Player {
     return all;
   }
 
-  private async readback(parts: readonly Bound[]): Promise<ArrayBuffer> {
+  /** Submit commands and the copies of what to read together: each submission takes as long as many phases. */
+  private async readback(parts: readonly Bound[], record?: (encoder: GPUCommandEncoder) => void): Promise<ArrayBuffer> {
     const size = parts.reduce((sum, part) => sum + part.size, 0);
-    const out = this.device.createBuffer({ label: 'readback', size, usage: READBACK });
+    const out = size ? this.device.createBuffer({ label: 'readback', size, usage: READBACK }) : null;
     this.submit((encoder) => {
+      record?.(encoder);
       let at = 0;
       for (const part of parts) {
-        encoder.copyBufferToBuffer(part.buffer, part.offset, out, at, part.size);
+        encoder.copyBufferToBuffer(part.buffer, part.offset, out!, at, part.size);
         at += part.size;
       }
     });
+    if (!out) return new ArrayBuffer(0);
     try {
       await out.mapAsync(MAP_READ);
       return out.getMappedRange().slice(0);

@@ -30,9 +30,9 @@ export async function* hiddenStates(player: Player, texts: readonly Ids[], signa
       const slots = tokens.map((_, row) => start + row);
       player.write(program.step, packStep(program.records, { tokens, slots, positions: positions.slice(start, start + most) }));
       if (packs) player.write(pass.segments!, packSegments(program.records, group.map(({ length }) => length)));
-      player.run(pass.phases, tokens.length);
-      const words = await player.read(pass.result, 0, (pass.stride * tokens.length) / 4);
-      values.set(rowsOf(words, pass), start * pass.width);
+      const reads = [{ range: pass.result, first: 0, count: (pass.stride * tokens.length) / 4 }];
+      const [words] = await player.run(pass.phases, tokens.length, { reads });
+      values.set(rowsOf(words!, pass), start * pass.width);
     }
     let at = 0;
     for (const { length } of group) yield values.subarray(at, (at += length * pass.width));

@@ -1,14 +1,15 @@
 import { RdrrError } from '../errors.js';
 import { writeImages } from '../images/inputs.js';
 import { Positions, type SeenImages } from '../images/seen.js';
-import type { Player } from '../player/player.js';
+import type { Player, Words } from '../player/player.js';
 import { packStep } from '../program/records.js';
-import type { Logprobs, Pass, Phase } from '../program/schema.js';
+import type { Logprobs, Pass, Phase, Program } from '../program/schema.js';
 import { recordedOf, recordingOf, recordWords, type Recorded } from '../sampling/logprobs.js';
 import { checkSampling, isGreedy, searchesOf, type SamplingOptions } from '../sampling/options.js';
 import { entriesOf, entriesWords, freshSeed, samplerWords } from '../sampling/words.js';
 
-const AHEAD = 4; // decode passes in a submission, one of which is ahead of the readback of the one before
+const MOST_PASSES = 16; // of decoding in a submission; two submissions are not read yet, and the ring has 64 words
+const GROUP_MS = 25; // how long a submission may take, since text appears when it ends
 const NOT_FINITE = 0x80000000;
 
 /** What the text so far lets follow, in one generation. */
@@ -135,20 +136,21 @@ export class Sequence {
     const ends = new Set(program.ends);
     let submitted = 1;
     const decode = (most: number): Promise<Steps> | null => {
-      const [start, some] = [submitted, Math.min(most, count - submitted)];
-      if (some < 1) return null;
-      submitted += some;
-      this.player.run(decodePhases, 1, some);
-      return this.read(start, some, recording);
+      const [start, times] = [submitted, Math.min(most, count - submitted)];
+      if (times < 1) return null;
+      submitted += times;
+      return this.player.run(decodePhases, 1, { times, reads: stepsOf(program, start, times, recording) });
     };
-    let waiting: Promise<Steps> | null = this.read(0, 1, recording);
-    let first = true;
+    let waiting: Promise<Steps> | null = this.player.read(stepsOf(program, 0, 1, recording));
+    let [first, passes] = [true, 2];
     try {
       while (waiting) {
-        const following: Promise<Steps> | null = constraint ? null : decode(AHEAD);
+        const following: Promise<Steps> | null = constraint ? null : decode(passes);
         following?.catch(() => {}); // awaited below, unless the one before fails
+        const asked = performance.now();
         const [words, records] = await waiting;
-        const ids = finite(words);
+        const ids = finite(words!);
+        if (!first) passes = nextPasses(ids.length, performance.now() - asked);
         waiting = following;
         if (first && !course.made) begun?.(reused);
         first = false;
@@ -174,14 +176,6 @@ export class Sequence {
     }
   }
 
-  /** Read the ids of some steps from the ring, and what was recorded of them. */
-  private read(first: number, count: number, recording: Logprobs | null): Promise<Steps> {
-    const ids = this.player.read(this.player.program.ring, first, count);
-    if (!recording) return Promise.all([ids, null]);
-    const words = recordWords(recording);
-    return Promise.all([ids, this.player.read(recording.records, words * first, words * count)]);
-  }
-
   /** Write what sampling needs, and return the phases that sample. */
   private async begin(options: Generation, { ids, dropped, shifts, sampled }: Course): Promise<readonly Phase[]> {
     const { player } = this;
@@ -194,7 +188,7 @@ export class Sequence {
     await player.prepare([sampler.scatter.kernel]);
     for (const words of entriesWords(records, entriesOf(options, [...dropped, ...ids], player.program.vocabulary), sampler.most_entries)) {
       player.write(sampler.entries, words);
-      player.run([sampler.scatter], 1);
+      await player.run([sampler.scatter], 1);
     }
     const [topK, topP] = searchesOf(options);
     const sampling = sampler.samplings.find(({ top_k, top_p }) => top_k === topK && top_p === topP);
@@ -231,7 +225,7 @@ export class Sequence {
       await player.prepare(kernelsOf(running));
       const placed = this.positions && writeImages(player, this.positions, tokens, start);
       player.write(program.step, packStep(program.records, { tokens, slots, ...placed }));
-      player.run(running, tokens.length);
+      await player.run(running, tokens.length);
       this.cached.push(...tokens);
       if (!isLast && signal) await player.device.queue.onSubmittedWorkDone();
       signal?.throwIfAborted();
@@ -239,7 +233,25 @@ export class Sequence {
   }
 }
 
-type Steps = [ids: Uint32Array, records: Uint32Array | null];
+/** The ids of some steps, and what was recorded of them if it was asked for. */
+type Steps = Uint32Array[];
+
+/** Return where the ids of some steps are, and what is recorded of them. */
+function stepsOf({ ring }: Program, first: number, count: number, recording: Logprobs | null): Words[] {
+  const ids = { range: ring, first, count };
+  if (!recording) return [ids];
+  const words = recordWords(recording);
+  return [ids, { range: recording.records, first: words * first, count: words * count }];
+}
+
+/**
+ * Return how many passes to submit next, from the milliseconds that the host waited for some: as many as take GROUP_MS.
+ *
+ * A host that is slower than its device waits less, and more passes help then too.
+ */
+function nextPasses(passes: number, waited: number): number {
+  return Math.max(1, Math.min(2 * passes, MOST_PASSES, Math.floor((passes * GROUP_MS) / waited)));
+}
 
 function kernelsOf(phases: readonly Phase[]): number[] {
   return phases.map(({ kernel }) => kernel);
