@@ -6,6 +6,7 @@ refused there and here by the same names; `tests/data/vectors/refused_tokenizers
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -63,6 +64,22 @@ def _unread(tokenizer: Mapping[str, Any]) -> Iterator[str]:
                 yield f"the {part.replace('_', '-')} {step.get('type')}"
             elif (fault := _option(part, step)) is not None:
                 yield fault
+    if _loses_added_tokens(tokenizer):
+        yield "an added token that the normalizer makes empty or equal to another"
+
+
+def _loses_added_tokens(tokenizer: Mapping[str, Any]) -> bool:
+    """Return whether the library takes an added token for another, by the order of a hash table."""
+    added = tokenizer.get("added_tokens") or ()
+    contents = {token["content"] for token in added if token.get("normalized")} - {""}
+    if not contents or not tokenizer.get("normalizer"):
+        return False
+    from tokenizers import Tokenizer
+
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+    file = json.dumps({"model": model, "normalizer": tokenizer["normalizer"]})
+    texts = set(map(Tokenizer.from_str(file).normalizer.normalize_str, contents))
+    return len(texts) < len(contents) or "" in texts
 
 
 def _steps(step: Any) -> Iterator[Step]:

@@ -1,5 +1,6 @@
 // Finds added tokens in a text, as Python's library does: the first, and of several there the longest.
 import { WORD, type AddedToken } from './prepare.js';
+import { refused } from './steps.js';
 
 const ENDS_WORD = new RegExp(`[${WORD}]$`, 'u');
 const BEGINS_WORD = new RegExp(`^[${WORD}]`, 'u');
@@ -13,8 +14,10 @@ export class AddedTokens {
 
   // `written` is what stands in a text for a token.
   constructor(tokens: readonly AddedToken[], written: (token: AddedToken) => string = ({ content }) => content) {
-    this.tokens = new Map(tokens.map((token) => [written(token), token]));
-    this.tokens.delete('');
+    const distinct = new Map(tokens.map((token) => [token.content, token]));
+    this.tokens = new Map([...distinct.values()].map((token) => [written(token), token]));
+    // Python's library takes such tokens for others, depending on the order of a hash table.
+    if (this.tokens.size < distinct.size || this.tokens.has('')) throw refused('an added token that the normalizer makes empty or equal to another');
     const texts = [...this.tokens.keys()].sort((a, b) => b.length - a.length);
     this.pattern = texts.length ? new RegExp(texts.map(escaped).join('|'), 'gu') : null;
   }

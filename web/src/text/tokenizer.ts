@@ -40,8 +40,10 @@ export class Tokenizer {
     this.added = this.file.added_tokens;
     const { normalizer } = this.library;
     this.normalizes = normalizer !== null && this.added.some((token) => token.normalized);
-    this.unnormalized = new AddedTokens(this.added.filter((token) => !token.normalized));
-    this.normalized = new AddedTokens(this.added.filter((token) => token.normalized), ({ content }) => normalizer?.normalize(content) ?? content);
+    const tokens = this.added.filter(({ content }) => content);
+    const written = ({ content }: AddedToken): string => normalizer?.normalize(content) ?? content;
+    this.unnormalized = new AddedTokens(tokens.filter((token) => !token.normalized));
+    this.normalized = new AddedTokens(tokens.filter((token) => token.normalized), written);
     this.tokens = tokensOf(this.file);
     this.special = new Set(this.added.filter(({ special }) => special).map(({ content }) => content));
     this.decoding = new Decoding(this.file.decoder);
