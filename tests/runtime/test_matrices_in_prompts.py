@@ -95,9 +95,10 @@ def test_few_rows_are_on_matrices_where_weights_have_16_bits(package, tmp_path, 
     halves = write_random_package(tmp_path / "halves", llama_manifest("F16"), rng)
     assert product_kernels(halves, WITH_MATRICES, short) == {"matmul_subgroup"}
     without = replace(WITH_MATRICES, matrices=())
-    assert [product_kernels(halves, without, spec) for spec in PREFILLS[:2]] == [
-        {"gemv_row"},  # of up to 32 rows
-        {"matmul_tiled"},
+    assert [(spec.rows, *product_kernels(halves, without, spec)) for spec in PREFILLS[:3]] == [
+        (32, "gemv_row"),
+        (128, "gemv_row"),
+        (512, "matmul_tiled"),
     ]
     assert product_kernels(halves, WITH_MATRICES, SMALL_WINDOW) == {"gemv_row"}
     assert "matmul_subgroup" not in product_kernels(package, WITH_MATRICES, short)

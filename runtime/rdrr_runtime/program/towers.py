@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.capabilities import Capabilities
 from rdrr_manifests.graph import VisionGraph
 from rdrr_manifests.package import Package
@@ -14,6 +14,7 @@ from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.gpu_tower import FEWEST_PATCHES, LoadedTower, TowerBuffers, dry_run_tower
 from rdrr_runtime.images.places import axis_frequencies
 from rdrr_runtime.images.sizes import most_patches
+from rdrr_runtime.phases.products.linear import FEW_ROWS
 from rdrr_runtime.program.export import CHUNK_BYTES, program_of
 from rdrr_runtime.program.load_steps import vector_part, weight_steps
 from rdrr_runtime.program.schema import Contexts, Program, Role
@@ -23,8 +24,8 @@ from rdrr_runtime.program.tables import Tables
 from rdrr_runtime.program.vision import Tower, TowerPart, TowerStep
 from rdrr_runtime.sequences.step import Step
 
-FEWEST_TOKENS: Final = 64
-"""Numbers of tokens that buffers have room for are multiples of this: fewer have other kernels."""
+TOKENS: Final = 64
+"""Numbers of tokens that buffers have room for are multiples of this."""
 
 
 def make_tower_program(
@@ -50,9 +51,11 @@ def make_tower_program(
     graph, processor = package.vision_graph, package.manifest.processor
     if graph is None or processor is None:
         return None
-    multiple = max(FEWEST_PATCHES, FEWEST_TOKENS * graph.vision.merge_size**2)
-    most = -(-most_patches(processor, most_tokens) // multiple) * multiple
-    contexts = Contexts(least=multiple, most=most, multiple=multiple)
+    merged = graph.vision.merge_size**2
+    multiple = max(FEWEST_PATCHES, TOKENS * merged)
+    least = align((FEW_ROWS + 1) * merged, multiple)  # fewer tokens have other kernels
+    most = max(least, align(most_patches(processor, most_tokens), multiple))
+    contexts = Contexts(least=least, most=most, multiple=multiple)
 
     def at(patches: int) -> Program:
         tower = dry_run_tower(package, graph, capabilities, policy, patches)

@@ -48,26 +48,26 @@ def sizes(program):
 
 
 def test_a_tower_has_one_program_for_images_of_all_sizes(package, program):
-    assert (program.contexts.least, program.contexts.most) == (256, 4096)
-    for patches in (256, 1792, 4096):
+    assert (program.contexts.least, program.contexts.most) == (768, 4096)
+    for patches in (768, 1792, 4096):
         alone = tower_of(package, patches // 4)
         assert sizes(at_context(program, patches)) == sizes(at_context(alone, patches))
         assert at_context(program, patches) == at_context(alone, patches)
-    assert tower_of(package, 64).contexts.most == 256  # what the context has room for
+    assert tower_of(package, 256).contexts.most == 1024  # what the context has room for
 
 
 def test_a_tower_whose_tokens_are_of_nine_patches_has_one_program(rng, tmp_path):
     write_seeing(tmp_path / "model", rng, "gemma4")
     rdrr.convert(tmp_path / "model", tmp_path / "package", quantize="f16")
     package = open_package(tmp_path / "package")
-    recipe = package.manifest.processor.model_copy(update={"max_tokens": 192})
+    recipe = package.manifest.processor.model_copy(update={"max_tokens": 320})
     manifest = package.manifest.with_(processor=recipe)
     manifest.save(tmp_path / "package" / "manifest.json")
     package = open_package(tmp_path / "package")
     multiple = 64 * package.manifest.vision.merge_size**2
-    program = tower_of(package, 192)
-    assert (program.contexts.least, program.contexts.multiple) == (multiple, multiple)
-    for times in (1, 2, 3):
+    program = tower_of(package, 320)
+    assert (program.contexts.least, program.contexts.multiple) == (3 * multiple, multiple)
+    for times in (3, 4, 5):
         assert at_context(program, times * multiple) == at_context(
             tower_of(package, 64 * times), times * multiple
         )

@@ -17,7 +17,7 @@ from rdrr_runtime.compile.choice.hints import Hint
 from rdrr_runtime.compile.choice.preferences import Arithmetic, Preferences
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.products import matmul_int8, matmul_subgroup, matvec, matvec_rows
-from rdrr_runtime.phases.products.linear import FEW_ROWS, GEMV_ROWS
+from rdrr_runtime.phases.products.linear import GEMV_ROWS, few_rows
 from rdrr_runtime.phases.products.requantize import in_rows, is_rounded, whole_bytes
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
@@ -227,9 +227,9 @@ _GENERAL = tuple(ProductKernel(Family.GENERAL, False, subgroups, _never) for sub
 _TILES = ProductKernel(Family.TILES, False, False, _never)
 
 
-def _in_order(rows: int) -> tuple[ProductKernel, ...]:
+def _in_order(product: Product) -> tuple[ProductKernel, ...]:
     """Return all kernels in order of preference, which for many rows puts tiles before the rest."""
-    if rows <= FEW_ROWS:
+    if product.ctx.max_rows <= few_rows(product.weights):
         return (*_FUSED_AND_INT8, *_GENERAL, _TILES)
     return (*_FUSED_AND_INT8, _TILES, *_GENERAL)
 
@@ -237,7 +237,7 @@ def _in_order(rows: int) -> tuple[ProductKernel, ...]:
 def choose_product(product: Product, preferences: Preferences) -> Chosen[ProductKernel]:
     """Choose the kernel of a product with one matrix; the reason includes changes made at load."""
     rows = product.ctx.max_rows
-    candidates = [candidate for candidate in _in_order(rows) if rows in ROWS[candidate.family]]
+    candidates = [candidate for candidate in _in_order(product) if rows in ROWS[candidate.family]]
     wishes = _wishes(product, preferences)
     chosen = choose(candidates, lambda candidate: candidate.refusal(product), wishes)
     return _with_notes(chosen, product, preferences)

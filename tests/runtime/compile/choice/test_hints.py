@@ -122,7 +122,7 @@ OBEYED = {
     "dequant_f32, flat": (
         {"q4kMatmul": "dequant_f32"},
         "flat",
-        {"prefill l1.gate_proj": "matmul_tiled.f32"},
+        {"prefill l1.gate_proj": "gemv_row.f32"},
         EXACT,
     ),
     "gemv": ({"f16Matmul": "gemv"}, "row", {"decode head": "matvec.f16"}, EXACT),
@@ -231,8 +231,8 @@ def test_a_small_batch_uses_int8_if_a_hint_requests_it(device, tmp_path, rng, la
 
 
 F16_BY = {
-    "the exact path": ({"computePrecision": "f32"}, "matmul_tiled.f16"),
-    "int8 for quantized weights": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_tiled.f16"),
+    "the exact path": ({"computePrecision": "f32"}, "gemv_row.f16"),
+    "int8 for quantized weights": ({"q4kMatmul": "fused_q4k_int8"}, "gemv_row.f16"),
     "tiled": ({"q4kMatmul": "fused_q4k_int8", "f16Matmul": "tiled"}, "matmul_tiled.f16"),
     "int8": ({"f16Matmul": "int8"}, "matmul_int8.q8_0"),
 }
