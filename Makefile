@@ -75,7 +75,7 @@ demo: $(VENV)/installed ## Convert the bundled model, validate the package, gene
 adapter: $(VENV)/installed
 	@RDRR=$(BIN)/rdrr .ci/adapter
 
-test: $(VENV)/installed-dev adapter ## Run a cover of the tests, for each change (15 minutes on two cores).
+test: $(VENV)/installed-dev adapter ## Run a cover of the tests, for each change (12 minutes on two cores).
 	RDRR_TEST_COVER=1 PYTHON=$(BIN)/python .ci/tests -n 2
 
 test-all: $(VENV)/installed-dev adapter ## Run all tests (an hour on two cores).
