@@ -276,6 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.once:
         return finish(lambda: once(options))
+    if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=options.work) as scratch,
         patch.dict(os.environ, {"XDG_CACHE_HOME": f"{scratch}/cache"}),
