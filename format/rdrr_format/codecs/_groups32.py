@@ -12,7 +12,7 @@ import numpy as np
 
 from rdrr_format.codecs._importance import spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
-from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats, packed_codec
 from rdrr_format.dtypes import DType
 
 
@@ -27,14 +27,48 @@ def unpack_nibbles(packed: Bytes) -> Bytes:
     return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
-def pack_fifth_bits(codes: Bytes) -> Bytes:
-    """Pack the fifth bits of codes [n, 32] to bytes [n, 4]."""
-    return np.packbits(codes >> 4, axis=1, bitorder="little")
+def pack_codes(codes: Bytes, levels: int) -> Bytes:
+    """Pack codes [n, 32] to their fifth bits, which 16 levels do not have, and their nibbles."""
+    if levels == 16:
+        return pack_nibbles(codes)
+    fifth = np.packbits(codes >> 4, axis=1, bitorder="little")
+    return np.concatenate([fifth, pack_nibbles(codes)], axis=1)
 
 
-def unpack_fifth_bits(packed: Bytes) -> Bytes:
-    """Unpack bytes [n, 4] to the values 0 or 16, [n, 32]."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
+def unpack_codes(packed: Bytes, levels: int) -> Bytes:
+    """Unpack what `pack_codes` returns to codes [n, 32]."""
+    codes = unpack_nibbles(packed[:, -16:])
+    if levels == 16:
+        return codes
+    return codes | np.unpackbits(packed[:, :4], axis=1, bitorder="little") << np.uint8(4)
+
+
+def signed_codec(dtype: DType, levels: int, fractions: tuple[float, ...]) -> Codec:
+    """Return the codec of a type with one scale for a group: w = d * (code - levels / 2).
+
+    Args:
+        dtype: Name and sizes of the type.
+        levels: Number of codes, 16 or 32.
+        fractions: See `refine_signed`.
+    """
+    zero = levels // 2
+
+    def dequantize(blocks: Bytes) -> Floats:
+        centred = unpack_codes(blocks[:, 2:], levels).astype(np.float32) - np.float32(zero)
+        return centred * f16_floats(blocks[:, :2])[:, None]
+
+    return packed_codec(
+        dtype,
+        2,
+        lambda rows, importance: quantize_signed(rows, importance, zero, dtype),
+        lambda rows, columns, scales: refine_signed(
+            rows, columns, scales, (-zero, zero - 1), dtype, fractions
+        ),
+        lambda codes: pack_codes(codes, levels),
+        dequantize,
+        levels=levels,
+        scales=(0,),
+    )
 
 
 def quantize_signed(

@@ -7,12 +7,40 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._groups32 import inverse_or_zero, truncated_codes
+from rdrr_format.codecs._groups32 import inverse_or_zero, pack_codes, truncated_codes, unpack_codes
 from rdrr_format.codecs._importance import spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.codecs.affine import WEIGHTED_SEARCH, search_groups
-from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats, packed_codec
 from rdrr_format.dtypes import DType
+
+
+def codec_with_minimum(dtype: DType, levels: int) -> Codec:
+    """Return the codec of a type with a scale and a minimum for a group.
+
+    Args:
+        dtype: Name and sizes of the type.
+        levels: Number of codes, 16 or 32.
+    """
+
+    def dequantize(blocks: Bytes) -> Floats:
+        weights = unpack_codes(blocks[:, 4:], levels).astype(np.float32)
+        weights *= f16_floats(blocks[:, :2])[:, None]
+        weights += f16_floats(blocks[:, 2:4])[:, None]
+        return weights
+
+    return packed_codec(
+        dtype,
+        4,
+        lambda rows, importance: quantize_with_minimum(rows, importance, levels - 1, dtype),
+        lambda rows, columns, factors: refine_with_minimum(
+            rows, columns, factors, levels - 1, dtype
+        ),
+        lambda codes: pack_codes(codes, levels),
+        dequantize,
+        levels=levels,
+        scales=(0, 2),
+    )
 
 
 def quantize_with_minimum(
@@ -54,13 +82,6 @@ def refine_with_minimum(
     scale, low = f16_floats(factors[:, 0:2]), f16_floats(factors[:, 2:4])
     fit = refine(groups, weights, form, scale, -low, np.ones((len(groups), 1, 2), np.float32))
     return _factors(fit.d, -fit.dmin, dtype), round_codes(groups, form, fit)
-
-
-def dequantize_with_minimum(factors: Bytes, codes: Bytes) -> Floats:
-    """Return weights [groups, 32] of f16 scales and minimums as bytes, and of codes."""
-    weights = codes.astype(np.float32) * f16_floats(factors[:, :2])[:, None]
-    weights += f16_floats(factors[:, 2:4])[:, None]
-    return weights
 
 
 def _factors(scale: Floats, low: Floats, dtype: DType) -> Bytes:

@@ -8,6 +8,7 @@ to the largest of the block, and the codes are computed again with the quantized
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from rdrr_format.codecs._importance import ordered_sum, spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.codecs._scales import pack_scales, unpack_scales
-from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats, packed_codec
 from rdrr_format.dtypes import DType
 
 _LARGEST = 63  # largest 6-bit value
@@ -32,6 +33,44 @@ class Search:
 
 # ggml searches more finely if there are importance weights.
 WEIGHTED_SEARCH = Search(-0.9, 0.05, 36)
+
+
+def affine_codec(
+    dtype: DType,
+    levels: int,
+    search: Search,
+    pack: Callable[[Bytes], Bytes],
+    unpack: Callable[[Bytes], Bytes],
+) -> Codec:
+    """Return the codec of a type.
+
+    Args:
+        dtype: Name and sizes of the type.
+        levels: Number of codes, 16 or 32.
+        search: Candidates for the case without importance.
+        pack: Packs codes [blocks, 8, 32] to the bytes of a block from 16 on.
+        unpack: The inverse of `pack`.
+    """
+
+    def dequantize(blocks: Bytes) -> Floats:
+        scales, mins = unpack_scales(blocks[:, 4:16])
+        steps = f16_floats(blocks[:, 0:2])[:, None] * scales
+        offsets = f16_floats(blocks[:, 2:4])[:, None] * mins
+        weights = unpack(blocks[:, 16:]).astype(np.float32)
+        weights *= steps[:, :, None]
+        weights -= offsets[:, :, None]
+        return weights.reshape(len(blocks), 256)
+
+    return packed_codec(
+        dtype,
+        16,
+        lambda rows, importance: quantize_affine(rows, importance, levels - 1, search, dtype),
+        lambda rows, columns, head: refine_affine(rows, columns, head, levels - 1, dtype),
+        lambda codes: pack(codes.reshape(-1, 8, 32)),
+        dequantize,
+        levels=levels,
+        scales=(0, 2),
+    )
 
 
 def quantize_affine(

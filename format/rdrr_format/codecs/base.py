@@ -274,6 +274,49 @@ class Codec:
         return np.pad(columns, (0, -len(columns) % self.dtype.block_elements))
 
 
+def packed_codec(
+    dtype: DType,
+    head: int,
+    quantize: Callable[[Floats, Floats | None], tuple[Bytes, Bytes]],
+    refine: Callable[[Floats, Floats, Bytes], tuple[Bytes, Bytes]],
+    pack: Callable[[Bytes], Bytes],
+    dequantizer: Dequantizer,
+    *,
+    levels: int,
+    scales: tuple[int, ...],
+) -> Codec:
+    """Return the codec of a type whose blocks are factors, followed by codes of all weights.
+
+    Args:
+        dtype: Name and sizes of the type.
+        head: Bytes of the factors of a block.
+        quantize: A `Quantizer` that returns factors [blocks, head] and codes apart.
+        refine: A `Refiner` that takes factors and returns the same.
+        pack: Packs the codes of blocks, in any shape, to bytes [blocks, block_bytes - head].
+        dequantizer: See `Codec`, like the following.
+        levels: Number of codes of a weight.
+        scales: Offsets of the f16 numbers of a block.
+    """
+
+    def join(rows: int, factors: Bytes, codes: Bytes) -> Bytes:
+        return np.concatenate([factors, pack(codes)], axis=1).reshape(rows, -1)
+
+    def refiner(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+        factors = blocks.reshape(-1, dtype.block_bytes)[:, :head]
+        return join(len(rows), *refine(rows, columns, factors))
+
+    return Codec(
+        dtype,
+        lambda rows, importance: join(len(rows), *quantize(rows, importance)),
+        dequantizer,
+        takes_importance=True,
+        refiner=refiner,
+        levels=levels,
+        recoder=lambda blocks, codes: join(len(blocks), blocks[:, :head], codes),
+        scales=scales,
+    )
+
+
 def f16_bytes(values: Floats, dtype: DType) -> Bytes:
     """Encode block scales [n] as little-endian f16 bytes [n, 2], rounded to nearest, ties to even.
 
