@@ -87,7 +87,7 @@ EMBED_NORM = (
 )
 LAYERS_OF_BERT = (
     *tensors.ATTENTION,
-    *tensors.attention_biases(*[True] * 4),
+    *tensors.attention_biases(True),
     *tensors.TWO_NORMS,
     *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
     *tensors.UNGATED_FEED_FORWARD,

@@ -12,7 +12,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_converter.architectures.base import Arrangement, Keys, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, one_full_of, stated_types
-from rdrr_converter.architectures.tensors import norm, projection
+from rdrr_converter.architectures.tensors import gguf_experts, norm, projection
 
 LAYER_TABLE = TensorRule(
     "model.embed_tokens_per_layer.weight", "embedding", ("layer_vocab", "layer_inputs")
@@ -51,10 +51,7 @@ EXPERT_STACKS = (
 
 GGUF_EXPERT_STACKS = (
     *(StackRule(f"{rule.name}.weight", rule.parts, is_published=False) for rule in EXPERT_STACKS),
-    *(
-        StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-        for row in EXPERTS[:2]
-    ),
+    *gguf_experts(EXPERTS[:2]),
 )
 
 

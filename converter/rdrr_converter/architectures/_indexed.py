@@ -77,22 +77,9 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     return stated
 
 
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: all other layers."""
-    sparse = sparse_layers(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
-
-
 SIZES = {**LATENT_SIZES, "max_seq_len": context}
 TENSORS_OF_MODEL = tensors.of_model(
     *tensors.TWO_NORMS,
     *TENSORS,
-    *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
-    *tensors.in_layers(
-        sparse_layers,
-        tensors.router("mlp.gate"),
-        mixtures.SELECTION_BIAS,
-        *tensors.QWEN_EXPERTS,
-        *mixtures.SHARED_EXPERTS,
-    ),
+    *mixtures.feed_forwards(mixtures.SELECTION_BIAS, sparse=sparse_layers),
 )

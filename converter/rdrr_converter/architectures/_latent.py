@@ -9,12 +9,10 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import softmax_correction
 from rdrr_converter.architectures.base import TensorRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.tensors import bias, norm, projection
+from rdrr_converter.architectures.tensors import ATTENTION_BIAS, bias, norm, projection
 
 LATENT_NORM_EPS = 1e-6
 """transformers gives the norms of latents no epsilon, so they have its default."""
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 
 def query_dim(config: Config) -> int:

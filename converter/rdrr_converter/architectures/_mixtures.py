@@ -12,6 +12,7 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import TensorRule
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_but
 
 SHARED_EXPERTS = (
     tensors.projection("mlp.shared_experts.gate_proj", "shared", "hidden"),
@@ -23,21 +24,12 @@ SELECTION_BIAS = TensorRule(
 )
 
 
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: the first `first_k_dense_replace` layers have a dense feed-forward network.
-
-    Raises:
-        SourceError: The value is not a number of layers.
-    """
-    count = config.get("first_k_dense_replace")
-    if type(count) is not int or count < 0:
-        raise config.fault("first_k_dense_replace", "a number of layers", count)
-    return tuple(range(min(count, config.layers)))
+def layers_from(key: str) -> Callable[[Config], tuple[int, ...]]:
+    """Rule: all but the first layers, whose number is the value of a key, have experts."""
+    return lambda config: tuple(range(config.layer_count(key), config.layers))
 
 
-def sparse_layers(config: Config) -> tuple[int, ...]:
-    """Rule: the other layers have experts."""
-    return tuple(range(len(dense_layers(config)), config.layers))
+sparse_layers = layers_from("first_k_dense_replace")
 
 
 def stated_sparse_layers(config: Config) -> tuple[int, ...] | None:
@@ -55,12 +47,14 @@ def stated_sparse_layers(config: Config) -> tuple[int, ...] | None:
     return tuple(layer for layer in range(config.layers) if types[layer] == "sparse")
 
 
-def feed_forwards(*more: TensorRule) -> tuple[TensorRule, ...]:
+def feed_forwards(
+    *more: TensorRule, sparse: Callable[[Config], tuple[int, ...]] = sparse_layers
+) -> tuple[TensorRule, ...]:
     """Return the rules for dense layers and for layers with experts, which also have `more`."""
     return (
-        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(all_but(sparse), *tensors.FEED_FORWARD),
         *tensors.in_layers(
-            sparse_layers, tensors.router("mlp.gate"), *more, *tensors.QWEN_EXPERTS, *SHARED_EXPERTS
+            sparse, tensors.router("mlp.gate"), *more, *tensors.QWEN_EXPERTS, *SHARED_EXPERTS
         ),
     )
 
@@ -101,10 +95,16 @@ def optional_groups(key: str) -> Callable[[Config], int | None]:
     return rule
 
 
-SIGMOID_EXPERTS: Mapping[str, object] = {
-    "num_experts": read.integer("n_routed_experts", "num_local_experts", "num_experts"),
+MIXTURE_KEYS: Mapping[str, object] = {
+    "num_experts": read.integer("num_local_experts", "num_experts"),
     "num_experts_per_token": read.integer("num_experts_per_tok"),
     "expert_format": "mixtral",
+}
+"""Fields of `moeConfig` that most mixtures have in common."""
+
+SIGMOID_EXPERTS: Mapping[str, object] = {
+    **MIXTURE_KEYS,
+    "num_experts": read.integer("n_routed_experts", "num_local_experts", "num_experts"),
     "expert_intermediate_size": read.integer("moe_intermediate_size"),
     "shared_expert_intermediate_size": shared_width("n_shared_experts"),
     "normalize_weights": read.flag("norm_topk_prob"),

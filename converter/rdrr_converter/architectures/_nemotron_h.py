@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures._mixtures import SELECTION_BIAS, optional_groups
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS, SELECTION_BIAS, optional_groups
 from rdrr_converter.architectures._state_space import FEED_FORWARD, STATE_SPACE, of_type
 from rdrr_converter.architectures.base import Block, StackRule, TensorRule
 from rdrr_converter.architectures.config import Config
@@ -114,9 +114,8 @@ def head_width(config: Config) -> int:
 
 latent_size = read.optional_integer("moe_latent_size")
 MOE: Block = {
+    **MIXTURE_KEYS,
     "num_experts": read.integer("n_routed_experts"),
-    "num_experts_per_token": read.integer("num_experts_per_tok"),
-    "expert_format": "mixtral",
     "expert_intermediate_size": read.integer("moe_intermediate_size"),
     "shared_expert_intermediate_size": read.integer("moe_shared_expert_intermediate_size"),
     "expert_latent_size": latent_size,

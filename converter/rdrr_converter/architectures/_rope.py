@@ -116,7 +116,7 @@ def read_rope_of_windows(config: Config) -> dict[str, object]:
     """
     plain: tuple[int, ...] = ()
     if config.get("sliding_window") is not None:
-        types = every_nth_full_if_window("sliding_window_pattern")(config)
+        types = every_nth_full_if_window(config)
         plain = tuple(layer for layer, kind in enumerate(types) if kind == FULL)
     return {**read_rope(config), "unrotated_layers": plain or None}
 

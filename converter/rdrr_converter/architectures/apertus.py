@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 
 def _parameter(name: str, *shape: str) -> TensorRule:
     return TensorRule(f"model.layers.{{layer}}.mlp.act_fn.{name}", "bias", shape)
@@ -43,7 +41,7 @@ APERTUS = ArchitectureRule(
         tensors.norm("attention_layernorm"),
         tensors.norm("feedforward_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *tensors.UNGATED_FEED_FORWARD,
         _parameter("alpha_p", "one"),

@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 ARCEE = ArchitectureRule(
     name="arcee",
     classes=("ArceeForCausalLM", "ArceeModel"),
@@ -27,7 +25,7 @@ ARCEE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(read.flag("mlp_bias")),
     ),

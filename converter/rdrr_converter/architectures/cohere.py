@@ -7,7 +7,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_interleaved_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
 QK_NORM = read.flag("use_qk_norm")
 
 COHERE = ArchitectureRule(
@@ -36,7 +35,7 @@ COHERE = ArchitectureRule(
         tensors.norm("input_layernorm"),
         *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS_PER_HEAD),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
     ),
 )

@@ -9,12 +9,9 @@ from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, every_nth_full
 
-ATTENTION_BIAS = read.flag("attention_bias")
-LAYER_TYPES = every_nth_full("sliding_window_pattern")
-
 
 def _rope(config: Config) -> dict[str, object]:
-    types = LAYER_TYPES(config)
+    types = every_nth_full(config)
     plain = tuple(layer for layer, kind in enumerate(types) if kind == FULL)
     return {**read_interleaved_rope(config), "unrotated_layers": plain or None}
 
@@ -44,13 +41,13 @@ COHERE2 = ArchitectureRule(
     normalization={"rms_norm_eps": read.number("rms_norm_eps"), "layer_norm": True},
     output={"logit_input_scale": read.number("logit_scale")},
     rope=_rope,
-    layer_types=LAYER_TYPES,
+    layer_types=every_nth_full,
     parallel=True,
     keys={"rms_norm_eps": "layer_norm_eps"},
     tensors=tensors.of_model(
         tensors.norm("input_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
     ),
 )

@@ -141,6 +141,17 @@ class Config:
             found=shown,
         )
 
+    def layer_count(self, key: str) -> int:
+        """Return a number of layers, which may be 0.
+
+        Raises:
+            SourceError: The value is something else.
+        """
+        count = self.get(key)
+        if type(count) is not int or count < 0:
+            raise self.fault(key, "a number of layers", count)
+        return count
+
     @property
     def layers(self) -> int:
         """Number of decoder layers.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPERTS, feed_forwards
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_from
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 DOTS1 = ArchitectureRule(
     name="dots1",
@@ -40,12 +37,12 @@ DOTS1 = ArchitectureRule(
     },
     attention=WINDOWED_ATTENTION,
     experts=SIGMOID_EXPERTS,
-    layer_types=window_from("max_window_layers"),
+    layer_types=window_from,
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *feed_forwards(SELECTION_BIAS),
     ),

@@ -30,7 +30,7 @@ ERNIE4_5 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.attention_biases(BIAS),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(BIAS),
     ),

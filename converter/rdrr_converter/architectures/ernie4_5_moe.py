@@ -8,6 +8,7 @@ from rdrr_converter.architectures._mixtures import SHARED_EXPERTS, shared_width
 from rdrr_converter.architectures._rope import interleaved, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_but
 
 USE_BIAS = read.flag("use_bias")
 SMALLEST_SUM = 1e-9
@@ -29,12 +30,6 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     end = config.layers if last == -1 else min(last + 1, config.layers)
     # Both ends are included, and a multiple of the step is one of the number counted from 1.
     return tuple(layer for layer in range(end) if layer >= first and (layer + 1) % step == 0)
-
-
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: all other layers have a dense feed-forward network."""
-    sparse = sparse_layers(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
 
 def always_normalized(config: Config) -> bool:
@@ -87,9 +82,9 @@ ERNIE4_5_MOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[USE_BIAS] * 4),
+        *tensors.attention_biases(USE_BIAS),
         *tensors.in_layers(
-            dense_layers, *tensors.FEED_FORWARD, *tensors.feed_forward_biases(USE_BIAS)
+            all_but(sparse_layers), *tensors.FEED_FORWARD, *tensors.feed_forward_biases(USE_BIAS)
         ),
         *tensors.in_layers(
             sparse_layers,

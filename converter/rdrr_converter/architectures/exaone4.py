@@ -28,7 +28,7 @@ EXAONE4 = ArchitectureRule(
     attention=WINDOWED_ATTENTION,
     normalization={**RMS_NORMS, "post_feedforward_norm": True},
     rope=read_rope_of_windows,
-    layer_types=every_nth_full_if_window("sliding_window_pattern"),
+    layer_types=every_nth_full_if_window,
     tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.QUERY_KEY_NORMS,

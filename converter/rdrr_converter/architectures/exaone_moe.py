@@ -33,12 +33,6 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     return sparse
 
 
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: all other layers have a dense feed-forward network."""
-    sparse = sparse_layers(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
-
-
 EXAONE_MOE: ArchitectureRule = replace(
     EXAONE4,
     name="exaone_moe",
@@ -73,13 +67,6 @@ EXAONE_MOE: ArchitectureRule = replace(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
         *tensors.QUERY_KEY_NORMS,
-        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
-        *tensors.in_layers(
-            sparse_layers,
-            tensors.router("mlp.gate"),
-            _mixtures.SELECTION_BIAS,
-            *tensors.QWEN_EXPERTS,
-            *_mixtures.SHARED_EXPERTS,
-        ),
+        *_mixtures.feed_forwards(_mixtures.SELECTION_BIAS, sparse=sparse_layers),
     ),
 )

@@ -164,7 +164,7 @@ FALCON = ArchitectureRule(
         *tensors.norm_biases("input_layernorm"),
         *tensors.norm_biases("post_attention_layernorm", required=has_two_norms),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.attention_biases(BIAS),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(BIAS),
         tensors.FINAL_NORM,

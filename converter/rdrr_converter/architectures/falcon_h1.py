@@ -21,7 +21,6 @@ from rdrr_converter.architectures.config import Config
 
 KEYS = StateSpaceKeys(width="mamba_d_ssm")
 WITH_ATTENTION = "attention_and_state_space"
-ATTENTION_BIAS = read.flag("attention_bias")
 GATED_NORM = read.flag("mamba_rms_norm")
 
 
@@ -203,7 +202,7 @@ FALCON_H1 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *KEYS.tensors(gated_norm=GATED_NORM, out_bias="projectors_bias"),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.olmo2 import OLMO2
 from rdrr_converter.architectures.olmoe import OLMOE
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 FLEX_OLMO = replace(
     OLMO2,
@@ -34,7 +31,7 @@ FLEX_OLMO = replace(
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     tensors=tensors.of_model(
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.norm("self_attn.q_norm", "q"),
         tensors.norm("self_attn.k_norm", "kv"),
         *tensors.POST_NORMS,

@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 GEMMA = ArchitectureRule(
     name="gemma",
     classes=("GemmaForCausalLM", "GemmaModel"),
@@ -35,7 +33,7 @@ GEMMA = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
     ),
 )

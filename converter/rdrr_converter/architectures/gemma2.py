@@ -10,8 +10,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.layers import alternating
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 GEMMA2 = ArchitectureRule(
     name="gemma2",
     classes=("Gemma2ForCausalLM", "Gemma2Model"),
@@ -54,7 +52,7 @@ GEMMA2 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.FOUR_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
     ),
 )

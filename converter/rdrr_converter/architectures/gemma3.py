@@ -12,8 +12,6 @@ from rdrr_converter.architectures._siglip_vision import gemma_vision
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 from rdrr_converter.architectures.layers import every_nth_full
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 GEMMA3 = ArchitectureRule(
     name="gemma3",
     classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
@@ -54,11 +52,11 @@ GEMMA3 = ArchitectureRule(
         "scale_embeddings": True,
     },
     rope=read_dual_rope,
-    layer_types=every_nth_full("sliding_window_pattern"),
+    layer_types=every_nth_full,
     tensors=tensors.of_model(
         *tensors.FOUR_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *tensors.FEED_FORWARD,
     ),

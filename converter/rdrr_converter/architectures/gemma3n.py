@@ -17,7 +17,7 @@ from rdrr_converter.architectures.layers import one_full_of
 
 Q, K, V, OUT = tensors.ATTENTION
 Q_NORM, K_NORM = tensors.QUERY_KEY_NORMS
-BIASES = tensors.attention_biases(*[read.flag("attention_bias")] * 4)
+BIASES = tensors.attention_biases()
 
 GEMMA3N = ArchitectureRule(
     name="gemma3n",

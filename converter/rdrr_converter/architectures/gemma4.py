@@ -13,11 +13,10 @@ from rdrr_converter.architectures._gemma4_vision import GEMMA4_VISION
 from rdrr_converter.architectures._rope import read_proportional_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, TensorRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
 TYPES = rules.types_ending_in_full(6)
 Q, K, V, OUT = tensors.ATTENTION
 Q_NORM, K_NORM = tensors.QUERY_KEY_NORMS
-BIASES = tensors.attention_biases(*[ATTENTION_BIAS] * 4)
+BIASES = tensors.attention_biases()
 
 GEMMA4 = ArchitectureRule(
     name="gemma4",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 GLM = ArchitectureRule(
     name="glm",
@@ -33,7 +30,7 @@ GLM = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
+        *tensors.attention_biases(output=False),
         *tensors.FEED_FORWARD,
     ),
 )

@@ -8,8 +8,6 @@ from rdrr_converter.architectures._mixtures import SELECTION_BIAS, SIGMOID_EXPER
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 GLM4_MOE = ArchitectureRule(
     name="glm4_moe",
     classes=("Glm4MoeForCausalLM", "Glm4MoeModel"),
@@ -47,7 +45,7 @@ GLM4_MOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
+        *tensors.attention_biases(output=False),
         *tensors.required_if(read.flag("use_qk_norm"), *tensors.QUERY_KEY_NORMS),
         *feed_forwards(SELECTION_BIAS),
     ),

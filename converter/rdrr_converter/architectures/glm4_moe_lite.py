@@ -6,8 +6,8 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._latent import ATTENTION, SIZES, TENSORS
 from rdrr_converter.architectures._mixtures import (
     SELECTION_BIAS,
-    SHARED_EXPERTS,
     SIGMOID_EXPERTS,
+    feed_forwards,
     stated_sparse_layers,
 )
 from rdrr_converter.architectures._rope import interleaved_if, read_rope
@@ -28,12 +28,6 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     if first is not None and sparse != tuple(range(first, config.layers)):
         raise config.fault("first_k_dense_replace", "the layers of mlp_layer_types", first)
     return sparse
-
-
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: all other layers have a dense feed-forward network."""
-    sparse = sparse_layers(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
 
 GLM4_MOE_LITE = ArchitectureRule(
@@ -78,13 +72,6 @@ GLM4_MOE_LITE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *TENSORS,
-        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
-        *tensors.in_layers(
-            sparse_layers,
-            tensors.router("mlp.gate"),
-            SELECTION_BIAS,
-            *tensors.QWEN_EXPERTS,
-            *SHARED_EXPERTS,
-        ),
+        *feed_forwards(SELECTION_BIAS, sparse=sparse_layers),
     ),
 )

@@ -80,7 +80,7 @@ GPT2 = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[True] * 4),
+        *tensors.attention_biases(True),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(True),
         tensors.FINAL_NORM,

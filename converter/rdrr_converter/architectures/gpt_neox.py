@@ -7,7 +7,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule, StackRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
 STACK = "gpt_neox.layers.{layer}.attention.query_key_value"
 
 GPT_NEOX = ArchitectureRule(
@@ -66,7 +65,7 @@ GPT_NEOX = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(True),
         tensors.FINAL_NORM,

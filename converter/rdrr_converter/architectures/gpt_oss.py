@@ -18,8 +18,6 @@ from rdrr_converter.architectures.base import (
 )
 from rdrr_converter.architectures.layers import alternating
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 EXPERTS = "model.layers.{layer}.mlp.experts"
 GATE, UP, DOWN = tensors.QWEN_EXPERTS
 GATE_BIAS = TensorRule(f"{EXPERTS}.gate_proj.bias", "bias", ("experts", "width"))
@@ -96,15 +94,12 @@ GPT_OSS = ArchitectureRule(
             arrangement=ALTERNATING_COLUMNS,
         ),
         StackRule(f"{EXPERTS}.down_proj_bias", (DOWN_BIAS.name,), arrangement=ALTERNATING_COLUMNS),
-        *(
-            StackRule(row.name.replace(".{expert}", ""), (row.name,))
-            for row in tensors.QWEN_EXPERTS
-        ),
+        *tensors.gguf_experts(tensors.QWEN_EXPERTS, is_published=True),
     ),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         SINKS,
         tensors.router("mlp.router"),
         tensors.bias("mlp.router", "experts", True),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, StackRule
 from rdrr_converter.architectures.granite import GRANITE
 
-ATTENTION_BIAS = read.flag("attention_bias")
 MIXTURE = "model.layers.{layer}.block_sparse_moe"
 
 EXPERTS = tensors.expert_projections(
@@ -33,9 +33,7 @@ GRANITEMOE = ArchitectureRule(
     output=GRANITE.output,
     branch_scale=GRANITE.branch_scale,
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": True,
     },
@@ -51,7 +49,7 @@ GRANITEMOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.router("block_sparse_moe.router.layer", aliases=("block_sparse_moe.router",)),
         *EXPERTS,
     ),

@@ -23,7 +23,7 @@ from rdrr_converter.architectures._state_space import (
 from rdrr_converter.architectures.base import ArchitectureRule, Keys, StackRule
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.granite import GRANITE
-from rdrr_converter.architectures.granitemoe import ATTENTION_BIAS, EXPERTS, GRANITEMOE, PUBLISHED
+from rdrr_converter.architectures.granitemoe import EXPERTS, GRANITEMOE, PUBLISHED
 from rdrr_converter.architectures.layers import FULL
 
 KEYS = StateSpaceKeys()
@@ -151,7 +151,7 @@ GRANITEMOEHYBRID = ArchitectureRule(
         *tensors.in_layers(
             of_type(state_space_and_full, FULL),
             *tensors.ATTENTION,
-            *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+            *tensors.attention_biases(),
         ),
         *tensors.in_layers(of_type(state_space_and_full, STATE_SPACE), *KEYS.tensors()),
         *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),

@@ -7,8 +7,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import interleaved, read_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 HELIUM = ArchitectureRule(
     name="helium",
     classes=("HeliumForCausalLM", "HeliumModel"),
@@ -30,7 +28,7 @@ HELIUM = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(ATTENTION_BIAS, ATTENTION_BIAS, ATTENTION_BIAS, False),
+        *tensors.attention_biases(output=False),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),

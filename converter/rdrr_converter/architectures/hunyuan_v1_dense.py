@@ -7,8 +7,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_stretched_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 HUNYUAN_V1_DENSE = ArchitectureRule(
     name="hunyuan_v1_dense",
     classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
@@ -30,7 +28,7 @@ HUNYUAN_V1_DENSE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.norm("self_attn.query_layernorm", "head"),
         tensors.norm("self_attn.key_layernorm", "head"),
         *tensors.FEED_FORWARD,

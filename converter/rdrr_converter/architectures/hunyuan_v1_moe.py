@@ -10,8 +10,6 @@ from rdrr_converter.architectures._rope import read_stretched_rope
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.config import Config
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 
 def of_all_layers(*keys: str) -> Callable[[Config], int]:
     """Rule: a number that may be stated for each layer, if it is the same for all.
@@ -93,7 +91,7 @@ HUNYUAN_V1_MOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.norm("self_attn.query_layernorm", "head"),
         tensors.norm("self_attn.key_layernorm", "head"),
         tensors.router("mlp.gate.wg"),

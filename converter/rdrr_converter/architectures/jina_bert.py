@@ -86,7 +86,7 @@ JINA_BERT: ArchitectureRule = replace(
         encoders.EMBED_TYPES,
         *encoders.EMBED_NORM,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[True] * 4),
+        *tensors.attention_biases(True),
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.FEED_FORWARD,

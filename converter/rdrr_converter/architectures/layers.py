@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from rdrr_converter.architectures.config import Config
 
@@ -30,56 +30,36 @@ def window_if_used(config: Config) -> tuple[str, ...]:
     return (SLIDING if is_used else FULL,) * config.layers
 
 
-def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: layers from index `key` on have a sliding window if `use_sliding_window` (Qwen)."""
-
-    def read(config: Config) -> tuple[str, ...]:
-        stated = stated_types(config)
-        if not config.flag("use_sliding_window") or not config.get("sliding_window"):
-            return (FULL,) * config.layers
-        if stated is not None:
-            return stated
-        first = config.get(key)
-        if type(first) is not int or first < 0:
-            raise config.fault(key, "a number of layers", first)
-        return tuple(SLIDING if layer >= first else FULL for layer in range(config.layers))
-
-    return read
+def window_above(config: Config) -> tuple[str, ...]:
+    """Rule: layers from `max_window_layers` on have a window if `use_sliding_window` (Qwen)."""
+    stated = stated_types(config)
+    if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+        return all_full(config)
+    return stated or _windows_from(config.layer_count("max_window_layers"), config)
 
 
-def window_from(key: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: layers from index `key` on have the sliding window, if one is stated (dots.llm1)."""
-
-    def read(config: Config) -> tuple[str, ...]:
-        stated, first = stated_types(config), config.get(key)
-        if config.get("sliding_window") is None:
-            return (FULL,) * config.layers
-        if stated is not None:
-            return stated
-        if type(first) is not int or first < 0:
-            raise config.fault(key, "a number of layers", first)
-        return tuple(SLIDING if layer >= first else FULL for layer in range(config.layers))
-
-    return read
+def window_from(config: Config) -> tuple[str, ...]:
+    """Rule: layers from `max_window_layers` on have the window, if one is stated (dots.llm1)."""
+    stated = stated_types(config)
+    config.get("max_window_layers")  # also where the stated types count
+    if config.get("sliding_window") is None:
+        return all_full(config)
+    return stated or _windows_from(config.layer_count("max_window_layers"), config)
 
 
-def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: even layers below index `key` have a window if `use_sliding_window` (Qwen 2 MoE)."""
+def _windows_from(first: int, config: Config) -> tuple[str, ...]:
+    return tuple(SLIDING if layer >= first else FULL for layer in range(config.layers))
 
-    def read(config: Config) -> tuple[str, ...]:
-        stated = stated_types(config)
-        if not _uses_windows(config, stated):
-            return (FULL,) * config.layers
-        if stated is not None:
-            return stated
-        end = config.get(key)
-        if type(end) is not int or end < 0:
-            raise config.fault(key, "a number of layers", end)
-        return tuple(
-            FULL if layer % 2 or layer >= end else SLIDING for layer in range(config.layers)
-        )
 
-    return read
+def alternating_below(config: Config) -> tuple[str, ...]:
+    """Rule: even layers below `max_window_layers` have a window if it is used (Qwen 2 MoE)."""
+    stated = stated_types(config)
+    if not _uses_windows(config, stated):
+        return all_full(config)
+    if stated is not None:
+        return stated
+    end = config.layer_count("max_window_layers")
+    return tuple(FULL if layer % 2 or layer >= end else SLIDING for layer in range(config.layers))
 
 
 def _uses_windows(config: Config, stated: tuple[str, ...] | None) -> bool:
@@ -95,39 +75,29 @@ def _uses_windows(config: Config, stated: tuple[str, ...] | None) -> bool:
     return is_used
 
 
-def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: every n-th layer has full attention, where n is the value of a key (Gemma 3).
+def every_nth_full(config: Config) -> tuple[str, ...]:
+    """Rule: every `sliding_window_pattern`-th layer has full attention (Gemma 3).
 
-    transformers writes n under the key with an underscore too, beside `layer_types`, but reads it
-    from `key` only. If there is no `layer_types`, the two must have the same value.
+    transformers writes this number under the key with an underscore too, beside `layer_types`, but
+    does not read that. If there is no `layer_types`, the two must have the same value.
     """
-
-    def read(config: Config) -> tuple[str, ...]:
-        stated, written = stated_types(config), config.get(f"_{key}")
-        config.get(key)  # transformers reads it only if there is no layer_types
-        if stated is not None:
-            return stated
-        period = config.integer(key)
-        if written not in (None, period):
-            raise config.fault(f"_{key}", f"{period}, as {key}, or layer_types", written)
-        return tuple(
-            FULL if (layer + 1) % period == 0 else SLIDING for layer in range(config.layers)
-        )
-
-    return read
+    stated, written = stated_types(config), config.get("_sliding_window_pattern")
+    config.get("sliding_window_pattern")  # transformers reads it only if there is no layer_types
+    if stated is not None:
+        return stated
+    period = config.integer("sliding_window_pattern")
+    if written not in (None, period):
+        expected = f"{period}, as sliding_window_pattern, or layer_types"
+        raise config.fault("_sliding_window_pattern", expected, written)
+    return tuple(FULL if (layer + 1) % period == 0 else SLIDING for layer in range(config.layers))
 
 
-def every_nth_full_if_window(key: str) -> Callable[[Config], tuple[str, ...]]:
+def every_nth_full_if_window(config: Config) -> tuple[str, ...]:
     """Rule: as `every_nth_full`, but all layers have full attention without a window (EXAONE 4)."""
-    read_types = every_nth_full(key)
-
-    def read(config: Config) -> tuple[str, ...]:
-        if config.get("sliding_window") is None:
-            config.get(key)  # only layers with a window follow it
-            return stated_types(config) or (FULL,) * config.layers
-        return read_types(config)
-
-    return read
+    if config.get("sliding_window") is None:
+        config.get("sliding_window_pattern")  # only layers with a window follow it
+        return stated_types(config) or all_full(config)
+    return every_nth_full(config)
 
 
 def one_full_of(period: int) -> Callable[[Config], tuple[str, ...]]:
@@ -163,7 +133,7 @@ def window_without_rope(config: Config) -> tuple[str, ...]:
     """Rule: layers without rope have a sliding window if `use_sliding_window` (SmolLM3)."""
     stated = stated_types(config)
     if not _uses_windows(config, stated):
-        return (FULL,) * config.layers
+        return all_full(config)
     plain = unrotated_layers(config)
     return stated or tuple(SLIDING if layer in plain else FULL for layer in range(config.layers))
 
@@ -198,7 +168,7 @@ def chunked_with_rope(config: Config) -> tuple[str, ...]:
     named = [kind if kind == FULL else "chunked_attention" for kind in types]
     if stated is not None and list(stated)[: config.layers] != named:
         raise config.fault("layer_types", "chunked_attention exactly in layers with rope", stated)
-    return types if config.get("attention_chunk_size") else (FULL,) * config.layers
+    return types if config.get("attention_chunk_size") else all_full(config)
 
 
 def layers_with_experts(config: Config) -> tuple[int, ...]:
@@ -216,10 +186,17 @@ def layers_with_experts(config: Config) -> tuple[int, ...]:
     )
 
 
-def layers_without_experts(config: Config) -> tuple[int, ...]:
-    """Rule: the layers with a dense feed-forward network, which are all others."""
-    sparse = layers_with_experts(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
+def all_but(rule: Callable[[Config], Collection[int]]) -> Callable[[Config], tuple[int, ...]]:
+    """Rule: all layers that another rule does not name."""
+
+    def read(config: Config) -> tuple[int, ...]:
+        named = rule(config)
+        return tuple(layer for layer in range(config.layers) if layer not in named)
+
+    return read
+
+
+layers_without_experts = all_but(layers_with_experts)
 
 
 def stated_types(config: Config) -> tuple[str, ...] | None:

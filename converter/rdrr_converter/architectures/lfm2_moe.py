@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures._mixtures import SELECTION_BIAS
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS, SELECTION_BIAS, layers_from
 from rdrr_converter.architectures.base import StackRule
-from rdrr_converter.architectures.config import Config
+from rdrr_converter.architectures.layers import all_but
 from rdrr_converter.architectures.lfm2 import GATED_BRANCHES, LAYER, LFM2, exported
 
 _SOURCE = f"{LAYER}.feed_forward"
@@ -21,22 +21,7 @@ _NAMES = {
 }
 
 
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: the first `num_dense_layers` layers have a dense feed-forward network.
-
-    Raises:
-        SourceError: The value is not a number of layers.
-    """
-    count = config.get("num_dense_layers")
-    if type(count) is not int or count < 0:
-        raise config.fault("num_dense_layers", "a number of layers", count)
-    return tuple(range(min(count, config.layers)))
-
-
-def sparse_layers(config: Config) -> tuple[int, ...]:
-    """Rule: the other layers have experts."""
-    return tuple(range(len(dense_layers(config)), config.layers))
-
+sparse_layers = layers_from("num_dense_layers")
 
 LFM2_MOE = replace(
     LFM2,
@@ -65,9 +50,8 @@ LFM2_MOE = replace(
     },
     sizes={"linear_conv_kernel_dim": read.integer("conv_L_cache")},
     experts={
+        **MIXTURE_KEYS,
         "num_experts": read.integer("num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("moe_intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
         "score_function": "sigmoid",
@@ -79,15 +63,12 @@ LFM2_MOE = replace(
             f"{_SOURCE}.experts.gate_up_proj", tuple(row.name for row in tensors.QWEN_EXPERTS[:2])
         ),
         StackRule(f"{_SOURCE}.experts.down_proj", (tensors.QWEN_EXPERTS[2].name,)),
-        *(
-            StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in tensors.QWEN_EXPERTS
-        ),
+        *tensors.gguf_experts(tensors.QWEN_EXPERTS),
     ),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *GATED_BRANCHES,
-        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.in_layers(all_but(sparse_layers), *tensors.FEED_FORWARD),
         *tensors.in_layers(
             sparse_layers,
             tensors.router("mlp.gate"),

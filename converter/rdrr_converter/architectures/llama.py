@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 LLAMA = ArchitectureRule(
     name="llama",
     classes=("LlamaForCausalLM", "LlamaModel"),
@@ -21,7 +19,7 @@ LLAMA = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),

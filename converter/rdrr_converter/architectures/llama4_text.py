@@ -13,12 +13,12 @@ from rdrr_manifests.models import Manifest
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures._rope import interleaved, read_rope_of_some_layers
 from rdrr_converter.architectures.base import ArchitectureRule, Arrangement, Keys, StackRule
 from rdrr_converter.architectures.config import Config
-from rdrr_converter.architectures.layers import chunked_with_rope
+from rdrr_converter.architectures.layers import all_but, chunked_with_rope
 
-ATTENTION_BIAS = read.flag("attention_bias")
 EXPERTS = "model.layers.{layer}.feed_forward.experts"
 GATE, UP, DOWN = tensors.QWEN_EXPERTS
 SHARED = tensors.SHARED_EXPERT[:3]
@@ -39,12 +39,6 @@ def sparse_layers(config: Config) -> tuple[int, ...]:
     if not isinstance(stated, list) or not all(type(layer) is int for layer in stated):
         raise config.fault("moe_layers", "a list of layers", stated)
     return tuple(sorted(layer for layer in set(stated) if 0 <= layer < config.layers))
-
-
-def dense_layers(config: Config) -> tuple[int, ...]:
-    """Rule: all other layers."""
-    sparse = sparse_layers(config)
-    return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
 
 def temperature(key: str) -> Callable[[Config], float | None]:
@@ -116,9 +110,8 @@ LLAMA4_TEXT = ArchitectureRule(
         "temperature_without_rope": True,
     },
     experts={
+        **MIXTURE_KEYS,
         "num_experts": read.integer("num_local_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("intermediate_size"),
         "shared_expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": False,
@@ -145,16 +138,13 @@ LLAMA4_TEXT = ArchitectureRule(
     stacks=(
         StackRule(f"{EXPERTS}.gate_up_proj", (GATE.name, UP.name), arrangement=TRANSPOSED),
         StackRule(f"{EXPERTS}.down_proj", (DOWN.name,), arrangement=TRANSPOSED),
-        *(
-            StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in tensors.QWEN_EXPERTS
-        ),
+        *tensors.gguf_experts(tensors.QWEN_EXPERTS),
     ),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
-        *tensors.in_layers(dense_layers, *tensors.FEED_FORWARD),
+        *tensors.attention_biases(),
+        *tensors.in_layers(all_but(sparse_layers), *tensors.FEED_FORWARD),
         *tensors.in_layers(
             sparse_layers, tensors.router("mlp.router"), *tensors.QWEN_EXPERTS, *SHARED
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures._mixtures import stated_as
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS, stated_as
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule
 from rdrr_converter.architectures.config import Config
@@ -76,9 +76,7 @@ MINIMAX_M2 = ArchitectureRule(
     },
     attention={"query_pre_attn_scalar": read.head_dim, "query_key_norm_spans_heads": True},
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": True,
         "score_function": stated_as("scoring_func", "sigmoid", "sigmoid"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
 
@@ -29,9 +30,7 @@ MIXTRAL = ArchitectureRule(
     },
     attention=WINDOWED_ATTENTION,
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": True,
     },

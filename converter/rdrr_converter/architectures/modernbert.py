@@ -154,7 +154,7 @@ MODERNBERT = ArchitectureRule(
             _later_layers, *tensors.norm_biases("input_layernorm", required=NORM_BIAS)
         ),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(ATTENTION_BIAS),
         tensors.norm("post_attention_layernorm"),
         *tensors.norm_biases("post_attention_layernorm", required=NORM_BIAS),
         *tensors.FEED_FORWARD,

@@ -7,8 +7,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._rope import read_partial_rope
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 NEMOTRON = ArchitectureRule(
     name="nemotron",
     classes=("NemotronForCausalLM", "NemotronModel"),
@@ -34,7 +32,7 @@ NEMOTRON = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(read.flag("mlp_bias")),
         tensors.FINAL_NORM,

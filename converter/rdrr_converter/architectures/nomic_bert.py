@@ -18,6 +18,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_converter.architectures import _encoders as encoders
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import (
     ArchitectureRule,
     Arrangement,
@@ -127,9 +128,8 @@ NOMIC_BERT = ArchitectureRule(
     normalization=encoders.NORMS_OF_SUMS,
     ffn={"activation": read.activation("hidden_act"), "gated_activation": _is_gated},
     experts={
+        **MIXTURE_KEYS,
         "num_experts": read.integer("num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
         "normalize_weights": read.flag("norm_topk_prob"),
     },
     has_experts=_has_experts,
@@ -172,10 +172,7 @@ NOMIC_BERT = ArchitectureRule(
             arrangement=Arrangement(transposed=True),
         ),
         *tensors.GGUF_STACKS,
-        *(
-            StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=False)
-            for row in _EXPERTS
-        ),
+        *tensors.gguf_experts(_EXPERTS),
     ),
     ignored=encoders.IGNORED,
     other_parts=(*encoders.OTHER_PARTS, r"cls\..*"),
@@ -187,7 +184,7 @@ NOMIC_BERT = ArchitectureRule(
         encoders.EMBED_TYPES,
         *encoders.EMBED_NORM,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[_is_ungated] * 4),
+        *tensors.attention_biases(_is_ungated),
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.in_layers(

@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 OLMO = ArchitectureRule(
     name="olmo",
     classes=("OlmoForCausalLM", "OlmoModel"),
@@ -31,7 +29,7 @@ OLMO = ArchitectureRule(
     tensors=(
         tensors.EMBEDDING,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
         tensors.HEAD,
     ),

@@ -6,8 +6,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import RMS_NORMS, ArchitectureRule
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 OLMO2 = ArchitectureRule(
     name="olmo2",
     classes=("Olmo2ForCausalLM", "Olmo2Model"),
@@ -27,7 +25,7 @@ OLMO2 = ArchitectureRule(
     normalization={**RMS_NORMS, "post_feedforward_norm": True},
     tensors=tensors.of_model(
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.norm("self_attn.q_norm", "q"),
         tensors.norm("self_attn.k_norm", "kv"),
         *tensors.POST_NORMS,

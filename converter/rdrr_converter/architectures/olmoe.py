@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import ArchitectureRule
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 OLMOE = ArchitectureRule(
     name="olmoe",
@@ -33,9 +32,8 @@ OLMOE = ArchitectureRule(
         "clip_qkv": read.optional_number("clip_qkv"),
     },
     experts={
+        **MIXTURE_KEYS,
         "num_experts": read.integer("num_experts", "num_local_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
         "expert_intermediate_size": read.integer("intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
     },
@@ -43,7 +41,7 @@ OLMOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.norm("self_attn.q_norm", "q"),
         tensors.norm("self_attn.k_norm", "kv"),
         tensors.router("mlp.gate"),

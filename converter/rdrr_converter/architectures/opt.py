@@ -105,7 +105,7 @@ OPT = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[BIAS] * 4),
+        *tensors.attention_biases(BIAS),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(BIAS),
         replace(tensors.FINAL_NORM, required=_has_final_norm),

@@ -52,7 +52,7 @@ PHI = ArchitectureRule(
         *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS),
         *tensors.norm_biases("self_attn.q_norm", "self_attn.k_norm", required=QK_NORM, size="head"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[True] * 4),
+        *tensors.attention_biases(True),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(True),
         tensors.FINAL_NORM,

@@ -13,7 +13,6 @@ from rdrr_converter.architectures.base import RMS_NORMS, WINDOWED_ATTENTION, Arc
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import window_everywhere
 
-ATTENTION_BIAS = read.flag("attention_bias")
 EXPERTS = tensors.expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
 
 
@@ -70,7 +69,7 @@ PHIMOE = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         tensors.router("block_sparse_moe.gate", aliases=("mlp.router",)),
         *EXPERTS,
         tensors.FINAL_NORM,

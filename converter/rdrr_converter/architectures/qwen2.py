@@ -25,11 +25,11 @@ QWEN2 = ArchitectureRule(
         "query_pre_attn_scalar": read.head_dim,
         "sliding_window": read.optional_integer("sliding_window"),
     },
-    layer_types=window_above("max_window_layers"),
+    layer_types=window_above,
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=True, k=True, v=True, o=False),
+        *tensors.attention_biases(True, output=False),
         *tensors.FEED_FORWARD,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import (
     alternating_below,
@@ -41,19 +42,17 @@ QWEN2_MOE = ArchitectureRule(
     },
     attention=WINDOWED_ATTENTION,
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("moe_intermediate_size"),
         "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
     },
-    layer_types=alternating_below("max_window_layers"),
+    layer_types=alternating_below,
     stacks=tensors.stacked_experts(*tensors.QWEN_EXPERTS),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
+        *tensors.attention_biases(QKV_BIAS, output=False),
         *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
         *tensors.in_layers(
             layers_with_experts,

@@ -32,11 +32,11 @@ QWEN2_VL = ArchitectureRule(
         "vocab_size": 152064,
     },
     attention=WINDOWED_ATTENTION,
-    layer_types=window_above("max_window_layers"),
+    layer_types=window_above,
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=True, k=True, v=True, o=False),
+        *tensors.attention_biases(True, output=False),
         *tensors.FEED_FORWARD,
     ),
     prefixes=("model.", "model.language_model.", "language_model.model.", "language_model.", ""),

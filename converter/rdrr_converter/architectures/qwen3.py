@@ -10,8 +10,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 QWEN3 = ArchitectureRule(
     name="qwen3",
     classes=("Qwen3ForCausalLM", "Qwen3Model"),
@@ -31,11 +29,11 @@ QWEN3 = ArchitectureRule(
         "query_pre_attn_scalar": read.head_dim,
         "sliding_window": read.optional_integer("sliding_window"),
     },
-    layer_types=window_above("max_window_layers"),
+    layer_types=window_above,
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *tensors.FEED_FORWARD,
     ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.hybrid import gated_attention, linear_attention
 from rdrr_converter.architectures.qwen3_5 import QWEN3_5
@@ -46,9 +47,7 @@ QWEN3_5_MOE = replace(
         "shared_expert_intermediate_size": 512,
     },
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("moe_intermediate_size"),
         "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
         "normalize_weights": always_normalized,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
+from rdrr_converter.architectures._mixtures import MIXTURE_KEYS
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import (
     layers_with_experts,
     layers_without_experts,
     window_if_used,
 )
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 QWEN3_MOE = ArchitectureRule(
     name="qwen3_moe",
@@ -38,9 +37,7 @@ QWEN3_MOE = ArchitectureRule(
     },
     attention=WINDOWED_ATTENTION,
     experts={
-        "num_experts": read.integer("num_local_experts", "num_experts"),
-        "num_experts_per_token": read.integer("num_experts_per_tok"),
-        "expert_format": "mixtral",
+        **MIXTURE_KEYS,
         "expert_intermediate_size": read.integer("moe_intermediate_size"),
         "normalize_weights": read.flag("norm_topk_prob"),
     },
@@ -50,7 +47,7 @@ QWEN3_MOE = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *tensors.in_layers(layers_without_experts, *tensors.FEED_FORWARD),
         *tensors.in_layers(layers_with_experts, tensors.router("mlp.gate"), *tensors.QWEN_EXPERTS),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._qwen_vision import qwen_vision
 from rdrr_converter.architectures.base import ArchitectureRule
-
-ATTENTION_BIAS = read.flag("attention_bias")
 
 QWEN3_VL = ArchitectureRule(
     name="qwen3_vl",
@@ -30,7 +27,7 @@ QWEN3_VL = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.QUERY_KEY_NORMS,
         *tensors.FEED_FORWARD,
     ),

@@ -11,8 +11,6 @@ from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.llama import LLAMA
 
-QKV_BIAS = read.flag("attention_bias")
-
 SEED_OSS = replace(
     LLAMA,
     name="seed_oss",
@@ -35,9 +33,7 @@ SEED_OSS = replace(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(
-            q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=read.flag("attention_out_bias")
-        ),
+        *tensors.attention_biases(output=read.flag("attention_out_bias")),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),

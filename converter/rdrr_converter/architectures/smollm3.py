@@ -8,8 +8,6 @@ from rdrr_converter.architectures._rope import read_rope_of_some_layers
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_without_rope
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 SMOLLM3 = ArchitectureRule(
     name="smollm3",
     classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
@@ -34,7 +32,7 @@ SMOLLM3 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
         *tensors.feed_forward_biases(read.flag("mlp_bias")),
     ),

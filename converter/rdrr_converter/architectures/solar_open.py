@@ -9,8 +9,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures._mixtures import SELECTION_BIAS, feed_forwards
 from rdrr_converter.architectures.glm4_moe import GLM4_MOE
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 SOLAR_OPEN = replace(
     GLM4_MOE,
     name="solar_open",
@@ -45,7 +43,7 @@ SOLAR_OPEN = replace(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=ATTENTION_BIAS, k=ATTENTION_BIAS, v=ATTENTION_BIAS, o=False),
+        *tensors.attention_biases(output=False),
         *feed_forwards(SELECTION_BIAS),
     ),
 )

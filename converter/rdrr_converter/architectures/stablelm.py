@@ -56,7 +56,7 @@ STABLELM = ArchitectureRule(
         *tensors.norm_biases(FFN_NORM, required=SEQUENTIAL),
         *tensors.required_if(QK_NORM, *tensors.QUERY_KEY_NORMS_PER_HEAD),
         *tensors.ATTENTION,
-        *tensors.attention_biases(QKV_BIAS, QKV_BIAS, QKV_BIAS, False),
+        *tensors.attention_biases(QKV_BIAS, output=False),
         *tensors.FEED_FORWARD,
         tensors.FINAL_NORM,
         tensors.FINAL_NORM_BIAS,

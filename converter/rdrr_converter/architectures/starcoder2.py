@@ -39,7 +39,7 @@ STARCODER2 = ArchitectureRule(
         *tensors.TWO_NORMS,
         *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[USE_BIAS] * 4),
+        *tensors.attention_biases(USE_BIAS),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(USE_BIAS),
         tensors.FINAL_NORM,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from rdrr_converter.architectures.base import StackRule, TensorRule
-from rdrr_converter.architectures.config import Config, Flag
+from rdrr_converter.architectures.config import Config, Flag, flag
+
+ATTENTION_BIAS = flag("attention_bias")
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
@@ -90,17 +92,20 @@ FOUR_NORMS = (
 
 
 def attention_biases(
-    q: bool | Callable[[Config], bool],
-    k: bool | Callable[[Config], bool],
-    v: bool | Callable[[Config], bool],
-    o: bool | Callable[[Config], bool],
+    required: bool | Callable[[Config], bool] = ATTENTION_BIAS,
+    output: bool | Callable[[Config], bool] | None = None,
 ) -> tuple[TensorRule, ...]:
-    """Return the rules for the biases of the four projections, each with its `required`."""
+    """Return the rules for the biases of the four projections.
+
+    Args:
+        required: See `TensorRule`.
+        output: The same for the output projection, where it differs.
+    """
     return (
-        bias("self_attn.q_proj", "q", q),
-        bias("self_attn.k_proj", "kv", k),
-        bias("self_attn.v_proj", "kv", v),
-        bias("self_attn.o_proj", "hidden", o),
+        bias("self_attn.q_proj", "q", required),
+        bias("self_attn.k_proj", "kv", required),
+        bias("self_attn.v_proj", "kv", required),
+        bias("self_attn.o_proj", "hidden", required if output is None else output),
     )
 
 
@@ -163,6 +168,16 @@ def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[Tensor
     )
 
 
+def gguf_experts(
+    rows: Iterable[TensorRule], *, is_published: bool = False
+) -> tuple[StackRule, ...]:
+    """Return a stack for each matrix of the experts, as a GGUF has them."""
+    return tuple(
+        StackRule(row.name.replace(".{expert}", ""), (row.name,), is_published=is_published)
+        for row in rows
+    )
+
+
 def stacked_experts(
     gate: TensorRule, up: TensorRule, down: TensorRule, *, part: str = "mlp.experts"
 ) -> tuple[StackRule, ...]:
@@ -175,7 +190,7 @@ def stacked_experts(
         StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),
         StackRule(f"{stem}.gate_up_proj.weight", (gate.name, up.name), is_published=False),
         StackRule(f"{stem}.down_proj", (down.name,)),
-        *(StackRule(row.name.replace(".{expert}", ""), (row.name,)) for row in (gate, up, down)),
+        *gguf_experts((gate, up, down), is_published=True),
     )
 
 

@@ -8,8 +8,6 @@ from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.layers import alternating
 
-ATTENTION_BIAS = read.flag("attention_bias")
-
 VAULTGEMMA = ArchitectureRule(
     name="vaultgemma",
     classes=("VaultGemmaForCausalLM", "VaultGemmaModel"),
@@ -34,7 +32,7 @@ VAULTGEMMA = ArchitectureRule(
         tensors.norm("input_layernorm"),
         tensors.norm("pre_feedforward_layernorm"),
         *tensors.ATTENTION,
-        *tensors.attention_biases(*[ATTENTION_BIAS] * 4),
+        *tensors.attention_biases(),
         *tensors.FEED_FORWARD,
     ),
 )

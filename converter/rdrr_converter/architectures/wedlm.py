@@ -10,8 +10,6 @@ from rdrr_converter.architectures import tensors
 from rdrr_converter.architectures.base import WINDOWED_ATTENTION, ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
 
-QKV_BIAS = read.flag("attention_bias")
-
 WEDLM = ArchitectureRule(
     name="wedlm",
     classes=("WeDLMForCausalLM", "WeDLMModel"),
@@ -28,13 +26,13 @@ WEDLM = ArchitectureRule(
         "use_sliding_window": False,
     },
     attention=WINDOWED_ATTENTION,
-    layer_types=window_above("max_window_layers"),
+    layer_types=window_above,
     mask_token="mask_token_id",
     stated_by_tensors=("qk_norm",),
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        *tensors.attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
+        *tensors.attention_biases(output=False),
         *tensors.required_if(read.flag("qk_norm"), *tensors.QUERY_KEY_NORMS),
         *tensors.FEED_FORWARD,
     ),
