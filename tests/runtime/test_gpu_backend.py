@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,25 +17,10 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, scored, stepped
 from support.masks import packed
-from support.packages import CONTEXT, SMALL, VOCAB, llama_manifest, write_random_package
-from support.seeds import generator_of
+from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
 SAME, EXACT = 1e-5, 1e-3
 FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4k-ehf16-af32.json"
-
-
-@pytest.fixture(scope="module")
-def package(request, tmp_path_factory):
-    """A model of one layer: no test here depends on the number of layers."""
-    folder = tmp_path_factory.mktemp("backend")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
-
-
-@pytest.fixture(scope="module")
-def backend(device, package) -> Iterator[GpuBackend]:
-    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield gpu_backend
-    gpu_backend.close()
 
 
 class LogitsOnly:

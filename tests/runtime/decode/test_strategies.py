@@ -7,63 +7,21 @@ the sequence.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
-from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.drafts import NgramDraft, Proposal
 from rdrr_runtime.decode.speculative import SpeculativeDecoding
-from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
+from support.hash_backend import VOCAB, Hashing, forget, generate, logits_after
 from support.masks import packed
 from support.packages import VOCAB as PACKAGE_VOCAB
 from support.packages import llama_manifest, write_random_package
 from support.seeds import generator_of
-
-VOCAB = 60
-
-
-class Hashing:
-    """A backend whose logits follow from a hash of all ids in its cache."""
-
-    def __init__(self, context: int = 300) -> None:
-        self.info = BackendInfo("fake", None, context, 0, 0)
-        self.cache: list[int] = []
-        self.ran = 0
-
-    def window_logits(self, ids: Sequence[int], base: int, *, last_n: int) -> np.ndarray:
-        assert base <= len(self.cache), "a pass may not leave a gap in the cache"
-        assert base + len(ids) <= self.info.context, "a pass beyond the context"
-        self.cache[base:] = ids
-        self.ran += len(ids)
-        ends = range(base + len(ids) - last_n + 1, base + len(ids) + 1)
-        return np.array([logits_after(self.cache[:end]) for end in ends])
-
-    def window_picks(self, ids, base, *, last_n):
-        rows = self.window_logits(ids, base, last_n=last_n)
-        return rows.argmax(axis=1).tolist(), np.zeros(last_n, np.float32)
-
-    def logits(self, ids: Sequence[int], base: int) -> np.ndarray:
-        return self.window_logits(ids, base, last_n=1)
-
-    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        out: list[int] = []
-        for _ in range(count):
-            out.append(int(self.logits(ids, base).argmax()))
-            base, ids = base + len(ids), out[-1:]
-        return out
-
-
-def logits_after(ids: Sequence[int]) -> np.ndarray:
-    scores = [zlib.crc32(bytes([*ids, id_])) % 1000 for id_ in range(VOCAB)]
-    return np.array(scores, np.float32) / 100
 
 
 class HalfRight:
@@ -87,18 +45,6 @@ class HalfRight:
 
 DRAFTED = [SpeculativeDecoding(HalfRight(), 4), SpeculativeDecoding(NgramDraft(shortest=1), 3)]
 drafted = pytest.mark.parametrize("strategy", DRAFTED, ids=["half right", "ngram"])
-
-
-def forget(engine: Engine) -> None:
-    """Make an engine forget its cached ids."""
-    with engine.lend():
-        pass
-
-
-def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
-    stats = GenerationStats()
-    runs = engine.generate(ids, stats=stats, **options)
-    return [id_ for run in runs for id_ in run], stats
 
 
 def prompt_of(rng, size: int) -> list[int]:

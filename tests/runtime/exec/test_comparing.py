@@ -16,20 +16,12 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from support.masks import packed
-from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
-from support.seeds import generator_of
+from support.packages import VOCAB
 
 PROMPT = (5, 9, 1, 7, 20)
 GROUP, GROUPS = 6, 4
 SLOWER = pytest.param(False, marks=pytest.mark.thorough)  # `test_the_faster_way_stays` has it
 COMPARES = Persistence((Grid(128, 1),), "a test asks for it", polls=1000, compares=True)
-
-
-@pytest.fixture(scope="module")
-def package(request, tmp_path_factory):
-    """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
-    folder = tmp_path_factory.mktemp("comparing")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 def _decoded(package, device, persistence, *, settles=False):

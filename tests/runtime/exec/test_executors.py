@@ -7,16 +7,8 @@ import pytest
 from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.gpu import GpuBackend
 from support.looping import LoopingExecutor
-from support.packages import SMALL, llama_manifest, write_random_package
-from support.seeds import generator_of
 
 PROMPT = tuple(range(5, 45))
-
-
-@pytest.fixture(scope="module")
-def package(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("executors")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 def _run(package, device, executor, groups=3):

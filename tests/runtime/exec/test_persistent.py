@@ -21,19 +21,11 @@ from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
 from support.masks import packed
-from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
-from support.seeds import generator_of
+from support.packages import VOCAB, llama_manifest, write_random_package
 
 PROMPT = (5, 9, 1, 7, 20)
 ONE = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
 TOKENS = 12
-
-
-@pytest.fixture(scope="module")
-def package(request, tmp_path_factory):
-    """A model of one layer: the time to compile a pass as one kernel grows with the layers."""
-    folder = tmp_path_factory.mktemp("persistent")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
 
 
 def _backend(package, device, persistence=None, kv_dtype="f16"):

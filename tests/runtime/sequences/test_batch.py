@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,13 +35,6 @@ def windowed(**options: Any) -> dict[str, Any]:
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batch")
     return write_random_package(folder, windowed(**SMALL), generator_of(request))
-
-
-@pytest.fixture(scope="module")
-def backend(device, package) -> Iterator[GpuBackend]:
-    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield gpu_backend
-    gpu_backend.close()
 
 
 def prompts(rng, *sizes: int) -> list[list[int]]:

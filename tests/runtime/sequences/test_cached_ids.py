@@ -11,49 +11,22 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
-from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.generation_state import ROW_WORDS
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
+from support.hash_backend import VOCAB, Hashing, forget, generate
 from support.packages import SMALL, llama_manifest, write_random_package
-
-VOCAB = 50
-
-
-class Hashing:
-    """A backend that counts the ids that it runs."""
-
-    def __init__(self, context: int) -> None:
-        self.info = BackendInfo("fake", None, context, 0, 0)
-        self.cache: list[int] = []
-        self.ran = 0
-
-    def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> np.ndarray:
-        assert not all_rows
-        assert base <= len(self.cache)
-        assert base + len(ids) <= self.info.context
-        self.cache[base:] = ids
-        self.ran += len(ids)
-        out = np.zeros((1, VOCAB), np.float32)
-        out[0, next_id(self.cache)] = 50.0
-        return out
-
-    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        out: list[int] = []
-        for _ in range(count):
-            out.append(int(self.logits(ids, base).argmax()))
-            base, ids = base + len(ids), out[-1:]
-        return out
-
-    def close(self) -> None:
-        pass
 
 
 def next_id(ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(ids)) % VOCAB
+
+
+def certain(ids: Sequence[int]) -> np.ndarray:
+    """Return logits that leave a sampler no choice."""
+    return np.where(np.arange(VOCAB) == next_id(ids), np.float32(50), np.float32(0))
 
 
 def ids_after(prompt: Sequence[int], count: int) -> list[int]:
@@ -63,21 +36,9 @@ def ids_after(prompt: Sequence[int], count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-def forget(engine: Engine) -> None:
-    """Make an engine forget its cached ids."""
-    with engine.lend():
-        pass
-
-
-def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
-    stats = GenerationStats()
-    runs = engine.generate(ids, stats=stats, **options)
-    return [id_ for run in runs for id_ in run], stats
-
-
 @pytest.mark.parametrize("sampling", [None, SamplingParams(temperature=1.0, seed=1)], ids=str)
 def test_only_ids_that_the_cache_does_not_hold_are_run_with_the_same_result(rng, sampling):
-    backend = Hashing(200)
+    backend = Hashing(200, certain)
     engine = Engine(backend, [], VOCAB)
     ids = rng.integers(0, VOCAB, 20).tolist()
     for more in (4, 0, 8, 1, 0, 5, 2, 7, 0, 3, 6, 1):  # with 0 the cache holds all ids
@@ -98,7 +59,7 @@ def common(first: Sequence[int], other: Sequence[int]) -> int:
 
 
 def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
-    backend = Hashing(200)
+    backend = Hashing(200, certain)
     ids = rng.integers(0, VOCAB, 6).tolist()
     ends = ids_after(ids, 3)[-1]
     engine = Engine(backend, [ends], VOCAB)
@@ -114,7 +75,7 @@ def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
 
 
 def test_all_ids_run_again_after_the_backend_was_lent(rng):
-    backend = Hashing(50)
+    backend = Hashing(50, certain)
     engine = Engine(backend, [], VOCAB)
     ids = rng.integers(0, VOCAB, 9).tolist()
     generate(engine, ids, max_tokens=2)
@@ -125,7 +86,7 @@ def test_all_ids_run_again_after_the_backend_was_lent(rng):
 
 
 def test_two_generations_at_once_are_refused_rather_than_mixed():
-    engine = Engine(Hashing(50), [], VOCAB)
+    engine = Engine(Hashing(50, certain), [], VOCAB)
     first, second = (engine.generate([id_], max_tokens=5, interval=1) for id_ in (1, 2))
     next(first)
     next(second)
@@ -136,7 +97,7 @@ def test_two_generations_at_once_are_refused_rather_than_mixed():
 
 def test_a_full_context_ends_the_sequence_unless_it_may_shift(rng):
     ids = rng.integers(0, VOCAB, 10).tolist()
-    engine = Engine(Hashing(16), [], VOCAB)
+    engine = Engine(Hashing(16, certain), [], VOCAB)
     out, stats = generate(engine, ids, max_tokens=30)
     assert (out, stats.finish) == (ids_after(ids, 7), "context")
     with pytest.raises(GenerationError, match="longer than the context"):
@@ -152,7 +113,7 @@ def test_a_full_context_ends_the_sequence_unless_it_may_shift(rng):
 def test_a_shift_continues_as_if_the_kept_ids_were_the_prompt(rng, keep, interval):
     context = 16
     ids = rng.integers(0, VOCAB, 40).tolist()
-    backend = Hashing(context)
+    backend = Hashing(context, certain)
     options = {"max_tokens": 25, "context_shift": keep, "interval": interval}
     out, stats = generate(Engine(backend, [], VOCAB), ids, **options)
     expected, window = list(ids), list(ids)
@@ -167,7 +128,7 @@ def test_a_shift_continues_as_if_the_kept_ids_were_the_prompt(rng, keep, interva
 
 @pytest.mark.parametrize("keep", [-1, 9])
 def test_a_shift_keeps_at_most_half_of_the_context(keep):
-    engine = Engine(Hashing(16), [], VOCAB)
+    engine = Engine(Hashing(16, certain), [], VOCAB)
     with pytest.raises(UsageError, match="0 to 8"):
         engine.generate([1], max_tokens=1, context_shift=keep)
     assert list(engine.generate([1], max_tokens=1, context_shift=8))
@@ -192,7 +153,7 @@ def test_penalties_also_count_dropped_ids():
 
     ids = list(range(10))
     sampling = SamplingParams(presence_penalty=1.0)
-    engine = Engine(Sampling(16), [], VOCAB)
+    engine = Engine(Sampling(16, certain), [], VOCAB)
     options = {"max_tokens": 12, "sampling": sampling, "context_shift": 2}
     out, _ = generate(engine, ids, **options)
     assert len(seen) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -28,8 +28,7 @@ from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from support.choices import assert_same_ids
 from support.comparison import relative_error
-from support.packages import CONTEXT, SMALL, VOCAB, llama_manifest, write_random_package
-from support.seeds import generator_of
+from support.packages import VOCAB
 
 EOS = 49  # an id that the hash never gives
 END = VOCAB  # an id that the GPU never gives
@@ -211,19 +210,6 @@ def test_aborting_a_generation_closes_its_strategy_even_if_others_hold_it(rng):
     assert not strategy.ended
     runs.close()
     assert strategy.ended
-
-
-@pytest.fixture(scope="module")
-def package(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ahead")
-    return write_random_package(folder, llama_manifest(**SMALL), generator_of(request))
-
-
-@pytest.fixture(scope="module")
-def backend(device, package) -> Iterator[GpuBackend]:
-    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield gpu_backend
-    gpu_backend.close()
 
 
 class Ending:

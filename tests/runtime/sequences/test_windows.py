@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from rdrr_device.dry_run import DryRunArena
@@ -28,13 +26,6 @@ CONTEXT = 96
 def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("windows")
     return write_random_package(folder, llama_manifest(layers=1), generator_of(request))
-
-
-@pytest.fixture(scope="module")
-def backend(device, package) -> Iterator[GpuBackend]:
-    gpu_backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    yield gpu_backend
-    gpu_backend.close()
 
 
 def test_rows_use_their_given_positions_and_attend_to_the_slots_before_theirs(
