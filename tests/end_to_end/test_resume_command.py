@@ -57,7 +57,6 @@ def partial(shallow_checkpoint, request, tmp_path_factory):
         return folder / ".out.partial"
     command = [sys.executable, "-c", STALLED, str(shallow_checkpoint), str(folder / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"half\n"
         os.kill(process.pid, signal.SIGKILL)
     assert [path.name for path in folder.iterdir()] == [".out.partial"]

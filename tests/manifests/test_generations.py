@@ -78,7 +78,6 @@ def test_a_december_manifest_is_read_without_a_fault_and_can_be_run() -> None:
     examination = examined(december())
     assert [fault.line() for fault in examination.faults] == []
     manifest = examination.manifest
-    assert manifest is not None
     assert isinstance(examination.graph, Graph)
     assert manifest.version == 1
     assert manifest.architecture.head_dim == HIDDEN // 4
@@ -181,7 +180,6 @@ def test_a_package_without_blocks_and_with_unknown_tensors_is_valid_but_not_runn
 def test_the_query_scalar_of_january_is_squared() -> None:
     examination = examined(january())
     assert [fault.line() for fault in examination.faults] == []
-    assert examination.manifest is not None
     assert examination.manifest.inference.attention.query_pre_attn_scalar == HEAD_DIM
     assert examination.graph == examined(valid_manifest()).graph
     assert any("square root" in note for note in examination.normalized.notes)
@@ -239,7 +237,6 @@ def test_an_external_tensor_table_replaces_the_inline_one() -> None:
     for table in (tensors, {"tensors": tensors}):
         examination = examine(manifest, external_tensors=table)
         assert examination.faults == ()
-        assert examination.manifest is not None
         assert len(examination.manifest.tensors) == len(tensors)
 
 
@@ -278,8 +275,6 @@ def test_a_column_layout_stated_for_the_package_applies_to_its_tensors(stated: s
     manifest["quantizationInfo"]["layout"] = stated
     examination = examined(manifest)
     control = examine(valid_manifest(layout="column"))
-    assert examination.manifest is not None
-    assert control.manifest is not None
     assert examination.manifest.tensors == control.manifest.tensors
 
 
@@ -290,7 +285,6 @@ def test_a_transposed_shape_is_replaced_by_the_logical_one() -> None:
     entry["originalShape"], entry["shape"] = entry["shape"], entry["shape"][::-1]
     examination = examined(manifest)
     assert examination.faults == ()
-    assert examination.manifest is not None
     assert examination.manifest.tensors[name].shape == (INNER, HIDDEN)
 
 
@@ -301,7 +295,6 @@ def test_each_late_field_gets_its_default_and_a_warning() -> None:
     del manifest["inference"]["layerPattern"]["residualBranchScale"]
     examination = examined(manifest)
     assert [(f.rule, f.severity) for f in examination.faults] == [("late-field", "warning")] * 3
-    assert examination.manifest is not None
     assert examination.manifest.inference.output.embedding_scale is None
     assert examination.manifest.inference.output.logit_input_scale == 1
     assert examination.manifest.inference.layer_pattern.residual_branch_scale == 1
@@ -334,7 +327,6 @@ def test_hints_of_december_are_translated() -> None:
     }
     examination = examined(manifest)
     assert [fault.rule for fault in examination.faults] == ["hint-ignored"]
-    assert examination.manifest is not None
     hints = examination.manifest.kernel_hints
     assert (hints.attention_prefill, hints.attention_decode) == ("streaming", "streaming")
     assert (hints.f16_matmul, hints.q4k_matmul) == ("auto", "dequant_f16")

@@ -224,7 +224,6 @@ def _window_logits(backend: GpuBackend, ids: list[int]) -> None:
 def _filled_masks(backend: GpuBackend, ids: list[int]) -> None:
     backend.fill(ids, 0)
     feed = backend.mask_feed(len(ids), MaskRules(7, 4, None), 6)
-    assert feed is not None
     feed.submit()
     feed.collect()
 

@@ -69,7 +69,6 @@ def test_a_record_has_the_fields_that_the_shader_declares(name, shader, structur
 def declared(source: str, structure: str) -> dict[str, str]:
     """Return the types of a structure's words, without padding and arrays of any length."""
     body = re.search(rf"struct {structure} {{(.*?)\n}}", source, re.DOTALL)
-    assert body is not None
     fields = re.findall(r"^\s*(\w+): (u32|f32|vec2<u32>),", body[1], re.MULTILINE)
     words: dict[str, str] = {}
     for name, kind in fields:

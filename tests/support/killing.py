@@ -78,8 +78,6 @@ class Converters:
             kill_at: Number, from 1, of the file operation before which it is killed.
             options: As for `convert`.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         order = [str(source), str(destination), options, kill_after, kill_at]
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()

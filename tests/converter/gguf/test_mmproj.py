@@ -250,14 +250,12 @@ def test_types_of_the_tower_are_kept_and_llama_cpp_gets_positions_in_f32(files, 
 def test_settings_of_videos_are_left_out_and_the_note_says_so(files, tmp_path):
     shutil.copytree(files / "model", tmp_path / "model")
     recipe = open_package(files / "package").manifest.processor
-    assert recipe is not None
     settings = {"image_mean": recipe.mean, "image_std": recipe.deviation}
     (tmp_path / "model/video_preprocessor_config.json").write_text(
         json.dumps({"video_processor_type": "Qwen3VLVideoProcessor", **settings}), encoding="utf-8"
     )
     convert(tmp_path / "model", tmp_path / "package", quantize="f16")
     processor = open_package(tmp_path / "package").manifest.processor
-    assert processor is not None
     assert processor.video is not None
     assert processor.model_copy(update={"video": None}) == recipe
     result = export(tmp_path / "package", tmp_path / "m.gguf", mmproj=tmp_path / "mmproj.gguf")

@@ -233,7 +233,6 @@ def test_layers_with_inputs_of_their_own_do_not_see_whole_images(request, tmp_pa
     export(tmp_path / "package", tmp_path / "m.gguf", mmproj=tmp_path / "mmproj.gguf")
     convert(tmp_path / "m.gguf", tmp_path / "again", mmproj=tmp_path / "mmproj.gguf", **F32)
     vision = open_package(tmp_path / "again").manifest.vision
-    assert vision is not None
     assert vision.seen_whole == (None if has_inputs else "sliding")
     assert vision == open_package(tmp_path / "package").manifest.vision
 

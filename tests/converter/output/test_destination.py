@@ -161,7 +161,6 @@ convert(sys.argv[1], sys.argv[2], progress=stall)
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"half\n"
     process.send_signal(signal.SIGKILL)
     process.wait()

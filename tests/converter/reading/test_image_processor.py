@@ -67,7 +67,6 @@ def test_settings_of_gemma_3_and_its_configuration_give_its_pixels_and_tokens() 
     judge = Gemma3ImageProcessorPil(size={"height": 896, "width": 896})
     settings = judge.to_dict()
     processor = read(settings, VISION)
-    assert processor is not None
     assert (processor.merge_size, processor.side) == (4, 56)
     expected = judge(images=[drawn_image(133, 58)], return_tensors="np")["pixel_values"][0]
     second = patches(settings, VISION)[1].reshape(3, 14, 14)
@@ -80,7 +79,6 @@ def test_settings_of_idefics_3_and_its_configuration_give_its_tiles() -> None:
     )
     config = {"vision_config": {"patch_size": 16}, "scale_factor": 2}
     processor = read(judge.to_dict(), config)
-    assert processor is not None
     assert processor.side == 32
     expected = judge(images=[drawn_image(133, 58)], return_tensors="np")["pixel_values"][0]
     result = patches(judge.to_dict(), config)

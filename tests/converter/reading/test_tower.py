@@ -45,8 +45,6 @@ def test_tower_and_text_are_one_package_with_the_recipe_of_images(checkpoint, tm
     result = convert(checkpoint, tmp_path / "out", quantize="q8_0")
     assert result.notes == ()
     manifest = manifest_of(tmp_path / "out")
-    assert manifest.vision is not None
-    assert manifest.processor is not None
     assert (manifest.vision.output_size, manifest.vision.taps) == (64, (0,))
     assert manifest.processor.merge_size == manifest.vision.merge_size == 2
     types = tower_types(manifest)
@@ -54,7 +52,6 @@ def test_tower_and_text_are_one_package_with_the_recipe_of_images(checkpoint, tm
     assert types["visual.taps.0.norm.weight"] == "F32"
     assert manifest.tensors["visual.patch_embed.weight"].shape == (32, 3 * 2 * 16 * 16)
     assert manifest.quantization == "Q8_0"
-    assert manifest.quantization_info is not None
     assert manifest.quantization_info.vision == "f16"
 
 
@@ -114,8 +111,6 @@ def test_a_tower_with_the_body_of_siglip_is_a_package_with_its_text_model(tiled,
     result = convert(tiled, tmp_path / "out", quantize="q8_0")
     assert result.notes == ()
     manifest = manifest_of(tmp_path / "out")
-    assert manifest.vision is not None
-    assert manifest.processor is not None
     assert (manifest.vision.merger, manifest.vision.position_sampling) == ("linear", "nearest")
     assert (manifest.vision.output_size, manifest.vision.rope_theta) == (64, None)
     assert manifest.processor.patch_order == "merged"
@@ -178,8 +173,6 @@ def test_a_tower_of_gemma_3_makes_tokens_of_means_that_the_text_model_sees_whole
 ):
     assert convert(of_gemma, tmp_path / "out", quantize="q8_0").notes == ()
     manifest, stored = manifest_of(tmp_path / "out"), load_file(of_gemma / "model.safetensors")
-    assert manifest.vision is not None
-    assert manifest.processor is not None
     assert (manifest.vision.merger, manifest.vision.seen_whole) == ("mean", "all")
     assert manifest.vision.merge_size == manifest.processor.merge_size == 2
     assert (manifest.processor.sizing, manifest.processor.patch_order) == ("fixed", "merged")
@@ -243,8 +236,6 @@ def of_gemma4(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_a_tower_of_gemma_4_states_its_form_and_which_layers_see_images_whole(of_gemma4, tmp_path):
     assert convert(of_gemma4, tmp_path / "out", quantize="q8_0").notes == ()
     manifest = manifest_of(tmp_path / "out")
-    assert manifest.vision is not None
-    assert manifest.processor is not None
     assert (manifest.vision.form, manifest.vision.merger) == ("rms_norm", "scaled_mean")
     assert (manifest.vision.seen_whole, manifest.vision.standardizes) == ("sliding", True)
     assert manifest.vision.merge_size == manifest.processor.merge_size == 3
@@ -279,7 +270,6 @@ def test_the_limits_of_products_are_tensors_and_inputs_of_layers_those_of_token_
     write_tokenizer(folder)
     convert(folder, tmp_path / "out", quantize="f16")
     manifest, stored = manifest_of(tmp_path / "out"), load_file(folder / "model.safetensors")
-    assert manifest.vision is not None
     assert manifest.vision.limits
     name = "visual.layers.0.mlp.up_proj"
     limits = open_package(tmp_path / "out").dequantize(f"{name}.limits")

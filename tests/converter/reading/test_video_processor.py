@@ -25,7 +25,6 @@ def read(settings: dict[str, Any], name: str = "video_preprocessor_config.json")
 
 def test_the_usual_settings_are_those_of_transformers() -> None:
     video = read(KIND).video
-    assert video is not None
     assert (video.frames_per_second, video.min_frames, video.max_frames) == (2, 4, 768)
     assert (video.min_pixels, video.max_pixels) == (128 * 32 * 32, 768 * 32 * 32)
     assert video.placeholder == "<|vision_start|><|video_pad|><|vision_end|>"
@@ -37,7 +36,6 @@ def test_the_usual_settings_are_those_of_transformers() -> None:
 def test_stated_settings_are_taken() -> None:
     size = {"shortest_edge": 4096, "longest_edge": 25165824}
     video = read({**KIND, "size": size, "fps": 1.5, "min_frames": 2, "max_frames": 64}).video
-    assert video is not None
     assert (video.min_pixels, video.max_pixels) == (4096, 25165824)
     assert (video.frames_per_second, video.min_frames, video.max_frames) == (1.5, 2, 64)
 

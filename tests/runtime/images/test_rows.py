@@ -74,14 +74,12 @@ def test_images_whose_rows_attend_to_earlier_ones_only_may_be_cut():
     ids = [*TEXT, *first, *TEXT]
     assert lengths([*images.parts(ids, 5)]) == [5, 5]
     rows = SequencePositions(images).of_pass(ids[:5], 0)
-    assert rows is not None
     assert rows.ends.tolist() == [0, 0, 0, 7, 7]
 
 
 def test_rows_attend_up_to_the_slot_behind_their_image(prompt):
     images, ids = prompt
     rows = SequencePositions(images).of_pass(ids, 20)
-    assert rows is not None
     assert rows.ends.tolist() == [*[0] * 3, *[27] * 4, *[0] * 3, *[36] * 6, *[0] * 3]
 
 

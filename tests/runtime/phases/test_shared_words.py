@@ -21,7 +21,6 @@ def constants(source: str) -> dict[str, int]:
 def words(source: str, struct: str) -> int:
     """Return the words of a structure, without an array of any length at its end."""
     body = re.search(rf"struct {struct} {{(.*?)\n}}", source, re.DOTALL)
-    assert body is not None
     types = re.findall(r"^\s*\w+: (.+?),(?:\s*//.*)?$", body[1], re.MULTILINE)
     return sum(words_of(source, kind) for kind in types)
 

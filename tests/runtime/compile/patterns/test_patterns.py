@@ -50,7 +50,6 @@ RESIDUAL = Residual("stream", "b", "next")
 )
 def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after, joins):
     branch = match_branch(Body.of((before, RESIDUAL, *after)), 0)
-    assert branch is not None
     assert branch.residual == (RESIDUAL if joins else None)
 
 
@@ -91,9 +90,7 @@ MIXTURE: tuple[Op, ...] = (
 
 def test_a_mixture_with_a_shared_expert_is_matched_as_a_whole() -> None:
     mixture = match_mixture(Body.of(MIXTURE), 0)
-    assert mixture is not None
     assert mixture.count == len(MIXTURE)
-    assert mixture.shared is not None
     assert mixture.shared.score == MIXTURE[7]
 
 
@@ -151,7 +148,6 @@ def test_linears_that_read_a_norm_end_with_the_last_of_them() -> None:
     q, k = Linear("n", "q", MATRIX), Linear("n", "k", MATRIX)
     after = Norm("k", "k2", GAIN, 1e-6, unit_offset=False), Linear("k2", "k3", MATRIX)
     normed = match_normed_products(Body.of((norm, q, Rope("q", "q2", 1, 0), k, *after)), 0)
-    assert normed is not None
     assert (normed.linears, normed.count) == ((q, k), 4)
     other = SigmoidGate("n", "q", "q2", GAIN)  # reads the norm too
     assert match_normed_products(Body.of((norm, q, k, other)), 0) is None

@@ -105,7 +105,6 @@ def test_a_gate_of_an_input_that_is_nan_stays_visible(
     source = operands.source(kind, 384, [matrix]).operand
     assert isinstance(source.before, GatedNorm | AttentionSplits)
     gates = source.before.gates
-    assert gates is not None
     launches = matvec(
         any_bench.context(1), (matrix.weight,), source, Output((y,)), int8=int8, label="t"
     )
