@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -291,14 +292,11 @@ def _gpu(folder: Path, kv_dtype: str) -> Any:
 
 
 def _on_wgpu(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
-    backend = _gpu(folder, "f32")
-    try:
+    with closing(_gpu(folder, "f32")) as backend:
         whole, cached = model.passes(backend, model.reference)
         yield "wgpu", whole
         yield "wgpu_cached", cached
         yield "wgpu_batch", _batch_error(model, backend)
-    finally:
-        backend.close()
 
 
 def _batch_error(model: Model, backend: Any) -> float:
@@ -320,20 +318,14 @@ def _batch_error(model: Model, backend: Any) -> float:
 
 def _in_f16(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu, with a cache in f16, with the CPU on the same weights in f16."""
-    backend = _gpu(folder, "f16")
-    try:
+    with closing(_gpu(folder, "f16")) as backend:
         yield "f16", max(model.passes(backend, _cpu_logits(folder, model.ids), "f16"))
-    finally:
-        backend.close()
 
 
 def _in_blocks(model: Model, folder: Path) -> Iterator[tuple[str, float]]:
     """Compare wgpu with the CPU on the same blocks; quantization itself changes random models."""
-    backend = _gpu(folder, "f32")
-    try:
+    with closing(_gpu(folder, "f32")) as backend:
         yield "q4_k_m", max(model.passes(backend, _cpu_logits(folder, model.ids)))
-    finally:
-        backend.close()
 
 
 def _as_llama_cpp_has_it(subject: Subject, seed: int, work: Path) -> Model:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,22 +50,18 @@ def hash_seconds(shards: Sequence[Path], algorithm: str, threads: int) -> float 
 def upload_seconds(shards: Sequence[Path], adapter: str | None) -> dict[str, float]:
     """Send the bytes of all shards to the GPU in several ways and return the seconds of each."""
     maps = [np.memmap(path, np.uint8, "r") for path in shards]
-    device = open_device(adapter)
-    try:
-        with arena(device, "floor") as owner:
-            target = owner.empty("target", PIECE_BYTES)
-            ways: dict[str, Callable[[], None]] = {
-                "write_buffer": lambda: _write_buffer(device, target, maps),
-                "mapped staging": lambda: _staging(device, target, maps, 1),
-                "mapped staging, 4 threads": lambda: _staging(device, target, maps, 4),
-            }
-            seconds = {}
-            for name, way in ways.items():
-                way()  # the first run allocates host memory
-                seconds[name] = min(_seconds(way) for _ in range(3))
-            return seconds
-    finally:
-        device.close()
+    with closing(open_device(adapter)) as device, arena(device, "floor") as owner:
+        target = owner.empty("target", PIECE_BYTES)
+        ways: dict[str, Callable[[], None]] = {
+            "write_buffer": lambda: _write_buffer(device, target, maps),
+            "mapped staging": lambda: _staging(device, target, maps, 1),
+            "mapped staging, 4 threads": lambda: _staging(device, target, maps, 4),
+        }
+        seconds = {}
+        for name, way in ways.items():
+            way()  # the first run allocates host memory
+            seconds[name] = min(_seconds(way) for _ in range(3))
+        return seconds
 
 
 def _seconds(run: Callable[[], Any]) -> float:

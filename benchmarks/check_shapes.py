@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,7 @@ def run_path(
     hints, kv_dtype, _ = PATHS[path]
     package = open_package(folder)
     shard = max(entry.size for entry in package.manifest.shards)
-    device = open_device(options.adapter)
-    try:
+    with closing(open_device(options.adapter)) as device:
         start = time.perf_counter()
         with watch_memory() as peak:
             backend = GpuBackend(
@@ -122,8 +121,6 @@ def run_path(
             for decision in info.decisions
         )
         backend.close()
-    finally:
-        device.close()
     row = {
         "path": path,
         "int8": int8,

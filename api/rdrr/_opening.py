@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -58,11 +58,8 @@ def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
     if options.backend == "cpu":
         yield None
         return
-    opening = DeviceOpening(options)
-    try:
+    with closing(DeviceOpening(options)) as opening:
         yield opening
-    finally:
-        opening.close()
 
 
 def _open(options: LoadOptions) -> Device:

@@ -7,6 +7,7 @@ the host and one for the GPU. GPU times are shifted to the clock of the host.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import DeviceError
@@ -61,8 +62,7 @@ def measure(
     from rdrr._tuned import read_profile
     from rdrr._webgpu import open_device
 
-    device = open_device(adapter, webgpu)
-    try:
+    with closing(open_device(adapter, webgpu)) as device:
         Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()
         if prompt_tokens is None:
@@ -78,8 +78,6 @@ def measure(
             tuning=read_profile(device.info).tuning,
             persistence=persistence(device, executor) if executor == "persistent" else None,
         )
-    finally:
-        device.close()
 
 
 def as_dict(profile: Profile) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -237,13 +238,10 @@ def _loaded(
     from rdrr._webgpu import open_device
 
     try:
-        device = open_device(adapter, webgpu)
-        try:
+        with closing(open_device(adapter, webgpu)) as device:
             tuning = read_profile(device.info).tuning
             need = footprint(package, device.capabilities, policy, context=context, tuning=tuning)
             tower = tower_footprint(package, device.capabilities, policy, context)
-        finally:
-            device.close()
     except (DeviceError, FormatError):
         # Without a name any adapter would do, so having none is not an error.
         if adapter:

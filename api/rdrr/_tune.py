@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,8 +141,7 @@ def tune_package(
     from rdrr_runtime.measure.executor_tuning import tune_executor
     from rdrr_runtime.measure.tuner import Setting, tune
 
-    device = open_device(adapter, webgpu)
-    try:
+    with closing(open_device(adapter, webgpu)) as device:
         Timer(device)  # fails without timestamps, before the weights are downloaded
         package.fetch()
         stored = read_profile(device.info)
@@ -160,8 +160,6 @@ def tune_package(
         if tuned.outcomes or executor is not None:
             path = write_profile(device.info, entries)
         return TuneResult(device.info, path, stored.note, tuned, executor)
-    finally:
-        device.close()
 
 
 def compare_webgpu(

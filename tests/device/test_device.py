@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -60,11 +61,8 @@ def test_limits_are_raised_to_those_of_the_adapter(device) -> None:
 
 
 def test_features_can_be_disabled() -> None:
-    opened = open_device(without=frozenset({"subgroup"}))
-    try:
+    with closing(open_device(without=frozenset({"subgroup"}))) as opened:
         assert "subgroup" not in opened.features
-    finally:
-        opened.close()
 
 
 def test_bytes_are_read_as_they_were_written(bench, rng) -> None:

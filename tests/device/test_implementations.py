@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from threading import Thread
 from types import ModuleType
 
@@ -54,26 +55,22 @@ def scaled(device: Device) -> np.ndarray:
 
 
 def test_both_are_open_in_one_process_and_compute_the_same(dawn):
-    other = open_device()
-    try:
+    with closing(open_device()) as other:
         assert (dawn.info.implementation, other.info.implementation) == ("dawn", "wgpu")
         for _ in range(2):
             for device in (dawn, other):
                 np.testing.assert_array_equal(scaled(device), 2.25 * np.arange(64))
-    finally:
-        other.close()
     np.testing.assert_array_equal(scaled(dawn), 2.25 * np.arange(64))
 
 
 def test_features_and_language_have_the_names_that_plans_ask_for(dawn):
     assert {"subgroup", "shader-f16", "timestamp-query"} <= dawn.features
     assert "packed_4x8_integer_dot_product" in dawn.capabilities.language
-    without = open_dawn_device(frozenset({"subgroup", "memory-decoration-coherent"}))
-    try:
+    with closing(
+        open_dawn_device(frozenset({"subgroup", "memory-decoration-coherent"}))
+    ) as without:
         assert without.features == {"shader-f16", "timestamp-query"}
         assert "subgroups" not in without.wgpu.features
-    finally:
-        without.close()
 
 
 def test_uploads_and_both_timers_work(dawn):

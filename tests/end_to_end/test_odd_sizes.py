@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.graph.ops import Norm
@@ -67,12 +69,11 @@ def test_odd_sizes_run_on_the_gpu_as_on_the_cpu(tiny, quantize, options, device,
     if quantize == "f32" and tiny is not EXPERTS:  # torch needs multiples of 4 for experts
         assert relative_error(expected, transformers_logits(model, ids)) <= 1e-4
     exact = resolve({"run flag": {"computePrecision": "f32"}})
-    backend = GpuBackend(package, context=64, kv_dtype="f32", device=device, policy=exact)
-    try:
+    with closing(
+        GpuBackend(package, context=64, kv_dtype="f32", device=device, policy=exact)
+    ) as backend:
         assert relative_error(scored(backend, ids), expected) <= 1e-4
         assert relative_error(stepped(backend, ids, PREFILL), expected[PREFILL - 1 :]) <= 1e-4
-    finally:
-        backend.close()
 
 
 def test_only_odd_widths_are_padded(tmp_path, rng):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,9 @@ def results(
 ) -> tuple[np.ndarray, list[int], int]:
     """Return the logits of single steps, greedy ids after them, and the joined feed-forwards."""
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}} if int8 else {})
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
-    try:
+    with closing(
+        GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
+    ) as backend:
         logits = stepped(backend, ids, PREFILL)
         chosen = backend.greedy([ids[-1]], len(ids) - 1, 8)
         kernels = Counter(
@@ -67,8 +69,6 @@ def results(
         )
         joined = sum(count for name, count in kernels.items() if ".down" in name)
         return logits, chosen, joined
-    finally:
-        backend.close()
 
 
 def check(
@@ -200,10 +200,9 @@ def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
     ids = rng.integers(0, 50, IDS).tolist()
     logits = []
     for wanted in (None, persistence):
-        backend = GpuBackend(
-            package, context=CONTEXT, kv_dtype="f32", device=device, persistence=wanted
-        )
-        try:
+        with closing(
+            GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, persistence=wanted)
+        ) as backend:
             plan = backend._plan
             executor = backend._executor
             whole = isinstance(executor, PersistentExecutor)
@@ -216,6 +215,4 @@ def test_one_dispatch_joins_column_major_feed_forwards_as_dispatches_do(
             logits.append(np.stack(steps))
             joins = sum(".down" in phase.name for phase in used.phases)
             assert joins == (2 if wanted is None else count)
-        finally:
-            backend.close()
     assert relative_error(logits[1], logits[0]) < 1e-4

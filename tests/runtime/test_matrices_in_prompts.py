@@ -5,6 +5,7 @@ The device here states a shape that it does not have, so each thread multiplies 
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -49,12 +50,9 @@ def with_matrices(monkeypatch):
 def test_a_prompt_is_multiplied_in_f16_and_its_logits_stay(device, tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest(layers=1), rng)
     ids = rng.integers(0, VOCAB, ROWS).tolist()
-    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    try:
+    with closing(GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)) as backend:
         kernels = {decision.kernel for decision in backend._plan.decisions()}
         got = backend.logits(ids, 0)
-    finally:
-        backend.close()
     assert any(kernel.startswith("matmul_subgroup") for kernel in kernels)
     exact = CpuBackend(package, context=CONTEXT).logits(ids, 0)
     halves = rounding_backend(package, CONTEXT, lambda rows: rows.astype(np.float16))

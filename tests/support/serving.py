@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -37,14 +37,11 @@ class Running:
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
         """Return the status and the body of an answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=300)
-        try:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=300)) as connection:
             names = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, names)
             response = connection.getresponse()
             return response.status, response.read()
-        finally:
-            connection.close()
 
 
 class ScriptedWorker:

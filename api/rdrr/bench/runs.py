@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -89,11 +89,8 @@ def open_device(adapter: str | None, webgpu: WebGpuChoice = "auto") -> Iterator[
         DeviceError: No such adapter.
         UsageError: The implementation of WebGPU is not installed.
     """
-    opened = _webgpu.open_device(adapter, webgpu)
-    try:
+    with closing(_webgpu.open_device(adapter, webgpu)) as opened:
         yield opened
-    finally:
-        opened.close()
 
 
 def load(package: Package, device: Device, work: Workload, options: LoadedAs) -> GpuBackend:

@@ -123,13 +123,10 @@ def compare(
         DeviceError: There is no adapter, too little memory, or modes generate different ids.
     """
     with open_device(adapter) as device, closing(Submitters(device)) as submitters:
-        backend = load(package, device, work, options or LoadedAs())
-        try:
+        with closing(load(package, device, work, options or LoadedAs())) as backend:
             prompt = work.ids(package.manifest.architecture.vocab_size)
             runs = _alternate(backend, submitters, modes, prompt, work)
             gpu = gpu_times(backend, submitters, modes, prompt, work)
-        finally:
-            backend.close()
         measured = (
             ModeRuns(mode, tuple(mode_runs), time)
             for mode, mode_runs, time in zip(modes, runs, gpu, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -61,8 +61,7 @@ def write_container(
     """
     from gguf import GGMLQuantizationType, GGUFWriter
 
-    writer = GGUFWriter(path, name)
-    try:
+    with closing(GGUFWriter(path, name)) as writer:
         for key, value in entries.items():
             _add(writer, key, value)
         for tensor, values in extra.items():
@@ -84,8 +83,6 @@ def write_container(
             errors[written.name] = encoder.relative_rmse
             progress.advance(written.name, written.weights)
         return errors
-    finally:
-        writer.close()
 
 
 def _add(writer: Any, key: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from http.client import HTTPConnection
 
 import pytest
@@ -22,13 +23,10 @@ def address(worker):
 
 def sent(address: str, method: str, path: str, body: object = None) -> tuple[int, dict, str | None]:
     """Return the status of an answer, its body, and the methods that it allows."""
-    connection = HTTPConnection(address, timeout=300)
-    try:
+    with closing(HTTPConnection(address, timeout=300)) as connection:
         connection.request(method, path, json.dumps(body))
         response = connection.getresponse()
         return response.status, json.loads(response.read()), response.getheader("allow")
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(

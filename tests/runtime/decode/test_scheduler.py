@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from rdrr_runtime.backend import Row
@@ -410,8 +411,7 @@ def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_p
         for size, way in zip((3, 40, 1), ways, strict=True)
     ]
     # The context of test_batch.py, so that kernels are compiled once.
-    backend = GpuBackend(package, context=96, kv_dtype="f32", device=device)
-    try:
+    with closing(GpuBackend(package, context=96, kv_dtype="f32", device=device)) as backend:
         engine = Engine(backend, [END], VOCAB)
         expected = [next_ids(engine, each) for each in texts]
         batch, copied = backend.batch(3, 96), []
@@ -427,8 +427,6 @@ def test_a_gpu_gives_each_text_the_ids_that_it_gets_alone(device, request, tmp_p
         follows = text([*texts[1].prompt, *texts[1].ids[:3], 5], 6, ways[1])
         run(queue, [follows], chance)
         assert follows.ids == next_ids(engine, follows)
-    finally:
-        backend.close()
     for each, ids in zip(texts, expected, strict=True):
         if each.sampling.is_greedy:
             assert_same_ids(each.ids, ids, each.prompt, package)

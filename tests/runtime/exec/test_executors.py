@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from rdrr_runtime.exec.executor import DispatchExecutor
@@ -15,12 +17,9 @@ def _run(package, device, executor, groups=3):
     executor_of = (
         executor if executor is DispatchExecutor else lambda chunk: LoopingExecutor(chunk, groups)
     )
-    backend = GpuBackend(package, context=64, device=device, executor=executor_of)
-    try:
+    with closing(GpuBackend(package, context=64, device=device, executor=executor_of)) as backend:
         logits = backend.logits(PROMPT, 0)
         return logits, backend.greedy([int(logits.argmax())], len(PROMPT), 8)
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.thorough), 3])

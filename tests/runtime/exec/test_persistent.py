@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
@@ -52,11 +53,8 @@ def _ids(backend):
 
 
 def _ids_of(package, device, persistence=None):
-    backend = _backend(package, device, persistence)
-    try:
+    with closing(_backend(package, device, persistence)) as backend:
         return _ids(backend), _decision(backend)
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize(
@@ -80,24 +78,18 @@ def test_one_workgroup_chooses_the_tokens_of_the_dispatches(
 
 
 def test_a_token_takes_one_dispatch(package, device):
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         first = backend.greedy(PROMPT, 0, 1)
         before = device.counters.copy()
         backend.greedy(first, len(PROMPT), TOKENS)
         assert device.counters.since(before).dispatches == TOKENS
-    finally:
-        backend.close()
 
 
 def test_the_pass_of_a_model_is_linked_once(package, device, monkeypatch):
     linked, link = [], modules.link
     monkeypatch.setattr(modules, "link", lambda *a, **b: linked.append(len(a[0])) or link(*a, **b))
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         _ids(backend)
-    finally:
-        backend.close()
     assert len(linked) == 1  # for the trial, and then for the passes
 
 
@@ -126,15 +118,12 @@ def _sampled(backend, options, count=TOKENS, logprobs=None):
 def test_a_sampled_token_takes_one_dispatch_and_those_of_the_sampler(package, device, options):
     counts, sampled = [], []
     for persistence in (None, ONE):
-        backend = _backend(package, device, persistence)
-        try:
+        with closing(_backend(package, device, persistence)) as backend:
             sampled.append(_sampled(backend, options))
             before = device.counters.copy()
             backend.sample(sampled[-1][-1:], len(PROMPT) + TOKENS, 4)
             counts.append(device.counters.since(before).dispatches / 4)
             decode = backend._plan.decode.lowered
-        finally:
-            backend.close()
     assert sampled[0] == sampled[1]
     assert (
         len(set(sampled[0])) > 3
@@ -155,8 +144,7 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
     launched, package, device, options, logprobs, caplog
 ):
     """The sampler keeps counts of tokens and records, which a pass that gave up must not change."""
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         with caplog.at_level(logging.WARNING):
             expected = _sampled(launched, options, logprobs=logprobs)
             backend.begin(options, PROMPT, logprobs=logprobs)
@@ -170,8 +158,6 @@ def test_sampling_behind_a_pass_that_gave_up_is_repeated(
             pairs = zip(launched.take_logprobs(), backend.take_logprobs(), strict=True)
             for pair, other in pairs:
                 assert [each for each, _ in pair.top] == [each for each, _ in other.top]
-    finally:
-        backend.close()
     assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
@@ -194,8 +180,7 @@ def _masked(backend, gives_up_at=None):
 def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(
     launched, package, device
 ):
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         (expected, before), (ids, after) = _masked(launched), _masked(backend)
         decode = launched._plan.decode.lowered
         assert ids == expected
@@ -204,24 +189,19 @@ def test_a_token_of_a_constraint_takes_one_dispatch_and_those_of_the_sampler(
         assert {count - other for count, other in zip(before[1:], after[1:], strict=True)} == {
             saved
         }
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.thorough), 4])
 def test_a_token_of_a_constraint_is_repeated_if_its_pass_gave_up(
     launched, package, device, at, caplog
 ):
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         with caplog.at_level(logging.WARNING):
             ids, counts = _masked(backend, gives_up_at=at)
         expected, launches = _masked(launched)
         assert ids == expected
         assert counts[at] > launches[at]  # the pass in vain, and the launches
         assert counts[at + 1 :] == launches[at + 1 :]
-    finally:
-        backend.close()
     assert sum("gave up" in record.message for record in caplog.records) == 1
 
 
@@ -241,8 +221,7 @@ def _batch_ids(backend, options=None):
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [None, SAMPLED["penalties"]], ids=["greedy", "sampled"])
 def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(launched, package, device, options):
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         (expected, before), (ids, after) = (
             _batch_ids(engine, options) for engine in (launched, backend)
         )
@@ -254,8 +233,6 @@ def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(launched, packag
         # The control: two sequences are launched phase by phase, and continue beside each other.
         rows = [Row(5, 0, 0), Row(9, 1, 0)]
         assert backend.batch(3, 64).greedy(rows, 4) == launched.batch(3, 64).greedy(rows, 4)
-    finally:
-        backend.close()
 
 
 def test_workgroups_that_do_not_meet_are_found_by_the_trial(launched, package, device):
@@ -375,8 +352,7 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.thorough), 5])
 def test_tokens_after_a_failure_in_the_middle_are_run_again(launched, package, device, after):
     expected = _ids(launched)
-    backend = _backend(package, device, ONE)
-    try:
+    with closing(_backend(package, device, ONE)) as backend:
         first = backend.greedy(PROMPT, 0, 1)
         feed = backend.feed(first, len(PROMPT))
         feed.submit(after)
@@ -391,8 +367,6 @@ def test_tokens_after_a_failure_in_the_middle_are_run_again(launched, package, d
         ids = [id_ for _ in range(4) for id_ in feed.collect()[0]]
         assert first + ids == expected
         assert backend._executor.gave_up is None
-    finally:
-        backend.close()
 
 
 def test_a_software_adapter_gets_no_pass_whose_loops_it_may_end_early(package, device, monkeypatch):
