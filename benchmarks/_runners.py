@@ -40,19 +40,15 @@ class Runner(Protocol):
 
     def prefill(self, ids: Sequence[int]) -> float:
         """Run a prompt from an empty cache and return its seconds."""
-        ...
 
     def decode(self, ids: Sequence[int], length: int) -> float:
         """Decode `len(ids)` tokens after `length` cached tokens and return the seconds."""
-        ...
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after a prompt, float32 [vocab]."""
-        ...
 
     def close(self) -> None:
         """Free the memory of the model."""
-        ...
 
 
 class RdrrRunner:

@@ -51,11 +51,9 @@ class Runtime(Protocol):
 
     def generate(self, prompt: Sequence[int], tokens: int) -> Generation:
         """Generate and return the ids and the seconds."""
-        ...
 
     def close(self) -> None:
         """Free the model."""
-        ...
 
 
 class Rdrr:

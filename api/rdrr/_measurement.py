@@ -47,7 +47,6 @@ class Judge(Protocol):
         self, package: str | Path, usual: str | Path | None
     ) -> ReportedMeasurement | ReportedEmbeddings:
         """Compare a package, and the one without options for quality and size, with the source."""
-        ...
 
 
 def bundled_text() -> str:

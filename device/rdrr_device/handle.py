@@ -18,11 +18,9 @@ class PassClock(Protocol):
 
     def reserve(self, passes: int) -> None:
         """Reserve timestamps for the next submission, before any of its passes is recorded."""
-        ...
 
     def writes(self) -> dict[str, Any]:
         """Return the `timestamp_writes` of the next pass, whose timestamps must be reserved."""
-        ...
 
 
 @dataclass

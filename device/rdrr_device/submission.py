@@ -72,7 +72,6 @@ class Submitter(Protocol):
 
     def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order for `rows` token rows, `times` times over."""
-        ...
 
 
 class PassSubmitter:

@@ -22,11 +22,9 @@ class Hasher(Protocol):
 
     def update(self, data: Any, /) -> object:
         """Add bytes to the hash."""
-        ...
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes so far, in hexadecimal."""
-        ...
 
 
 def _blake3() -> Hasher:

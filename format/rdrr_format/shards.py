@@ -59,27 +59,22 @@ class ShardLike(Protocol):
     @property
     def filename(self) -> str:
         """File name in the store."""
-        ...
 
     @property
     def size(self) -> int:
         """Declared size of the file in bytes."""
-        ...
 
     @property
     def hash(self) -> str:
         """Declared hash of the file."""
-        ...
 
     @property
     def compression(self) -> str | None:
         """`zstd`, or None."""
-        ...
 
     @property
     def uncompressed_size(self) -> int | None:
         """Declared uncompressed bytes of a compressed shard."""
-        ...
 
 
 class SpanLike(Protocol):
@@ -88,17 +83,14 @@ class SpanLike(Protocol):
     @property
     def shard_index(self) -> int:
         """Number of the shard."""
-        ...
 
     @property
     def offset(self) -> int:
         """First byte in the shard."""
-        ...
 
     @property
     def size(self) -> int:
         """Length in bytes."""
-        ...
 
 
 _SHARD_NAME = re.compile(r"shard_\d+\.bin(\.zst)?")

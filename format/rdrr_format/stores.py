@@ -32,11 +32,9 @@ class Store(Protocol):
 
     def describe(self) -> str:
         """Return the name of the store for messages: its path or URL."""
-        ...
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file of that name."""
-        ...
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes.
@@ -44,7 +42,6 @@ class Store(Protocol):
         Raises:
             StoreError: There is no such file.
         """
-        ...
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
         """Return bytes of a file as uint8; fewer than `size` if the file ends before.
@@ -52,7 +49,6 @@ class Store(Protocol):
         Raises:
             StoreError: There is no such file, or it cannot be read.
         """
-        ...
 
     def open_write(self, name: str) -> BinaryIO:
         """Open a new file for writing; it replaces any file of that name.
@@ -60,11 +56,9 @@ class Store(Protocol):
         Raises:
             StoreError: The file cannot be written.
         """
-        ...
 
     def list(self) -> list[str]:
         """Return the names of all files, sorted."""
-        ...
 
 
 @contextmanager

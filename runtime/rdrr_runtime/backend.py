@@ -60,21 +60,18 @@ class Backend(Protocol):
     @property
     def info(self) -> BackendInfo:
         """Facts about the backend."""
-        ...
 
     def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
         """Return the logits after the last of `ids`, f32 [1, vocab].
 
         With `all_rows` return those after each of `ids`, f32 [len(ids), vocab].
         """
-        ...
 
     def hidden(self, texts: Sequence[EncodedText]) -> Iterator[F32]:
         """Yield the hidden states of each text that the head would read, f32 [tokens, width].
 
         Texts of a model whose attention is not causal share passes, several in one.
         """
-        ...
 
     def means(self, texts: Sequence[EncodedText], part: slice) -> Iterator[F32]:
         """Yield the mean of some of the hidden states of each text, f32 [width].
@@ -83,18 +80,15 @@ class Backend(Protocol):
             texts: The texts.
             part: Which tokens of each text; zeros are yielded for a text that has none of them.
         """
-        ...
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back the most probable token of each pass, and return `count` new ids.
 
         The last new id is not run. The cache then holds base + len(ids) + count - 1 tokens.
         """
-        ...
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run `ids` only to store their keys and values."""
-        ...
 
     def window_logits(
         self,
@@ -114,7 +108,6 @@ class Backend(Protocol):
             last_n: Number of last rows to compute logits for; 0 computes none.
             positions: Position of each row in the sequence, for rope; its slot when None.
         """
-        ...
 
     def window_picks(
         self,
@@ -128,7 +121,6 @@ class Backend(Protocol):
 
         The arguments are those of `window_logits`.
         """
-        ...
 
     def batch(self, sequences: int, context: int) -> BatchBackend:
         """Return a batch of at least `sequences` sequences with at least `context` slots each.
@@ -136,11 +128,9 @@ class Backend(Protocol):
         Raises:
             UsageError: There are too many sequences, or the cache type does not support batches.
         """
-        ...
 
     def close(self) -> None:
         """Free the memory of the model."""
-        ...
 
 
 @runtime_checkable
@@ -154,7 +144,6 @@ class StoringBackend(Protocol):
             By name, uint8 [kv_heads, slots, bytes per slot]. A cache type that packs two slots into
             a word may return one slot more.
         """
-        ...
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
         """Restore what `read_cache` returned.
@@ -162,7 +151,6 @@ class StoringBackend(Protocol):
         Raises:
             FormatError: The names or shapes are those of another model.
         """
-        ...
 
 
 @runtime_checkable
@@ -171,7 +159,6 @@ class ResumingBackend(Protocol):
 
     def resumable(self, base: int) -> int:
         """Return the last position up to `base` at which a pass may begin."""
-        ...
 
 
 def resumable(backend: Backend, base: int) -> int:
@@ -186,12 +173,10 @@ class SeeingBackend(Protocol):
     @property
     def images(self) -> SeenImages | None:
         """The images that the model has seen; None if it sees none."""
-        ...
 
     @property
     def positions(self) -> SequencePositions | None:
         """The positions of the single sequence; None if the model sees no images."""
-        ...
 
 
 def images_of(backend: Backend) -> SeenImages | None:
@@ -220,14 +205,12 @@ class SamplingBackend(Protocol):
             logprobs: Number of most probable tokens to record besides the sampled token; None to
                 record no log-probabilities.
         """
-        ...
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, feed back each sampled token, and return `count` new ids.
 
         The last new id is not run, as with `Backend.greedy`.
         """
-        ...
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
         """Run `ids`, then sample one of the ids that a mask allows.
@@ -238,11 +221,9 @@ class SamplingBackend(Protocol):
             mask: Returns the mask, in which token i has bit i mod 32 of word i / 32; called while
                 the device works on the pass.
         """
-        ...
 
     def take_logprobs(self) -> list[TokenLogprobs]:
         """Return the log-probabilities recorded for the ids sampled since the last call."""
-        ...
 
 
 class Feed(Protocol):
@@ -254,15 +235,12 @@ class Feed(Protocol):
 
     def submit(self, count: int) -> None:
         """Submit the passes for `count` further ids, without waiting for them."""
-        ...
 
     def fence(self) -> None:
         """End a group: the ids submitted since the last fence, at least one, are read together."""
-        ...
 
     def collect(self) -> list[list[int]]:
         """Wait for the oldest fence, but not for later passes, and return the ids of each row."""
-        ...
 
 
 @runtime_checkable
@@ -285,7 +263,6 @@ class FeedingBackend(Protocol):
             sampled: Whether tokens are sampled as the last `SamplingBackend.begin` says, which may
                 also record log-probabilities; otherwise the most probable tokens are taken.
         """
-        ...
 
 
 class MaskFeed(Protocol):
@@ -301,11 +278,9 @@ class MaskFeed(Protocol):
 
     def submit(self) -> None:
         """Submit one more pass, without waiting for it."""
-        ...
 
     def collect(self) -> FilledTokens:
         """Wait for the oldest pass that was not collected, and return what it has added."""
-        ...
 
 
 @runtime_checkable
@@ -323,7 +298,6 @@ class MaskFillingBackend(Protocol):
         Returns:
             The feed; None if the window needs more than one pass.
         """
-        ...
 
 
 class Row(NamedTuple):
@@ -347,29 +321,24 @@ class BatchBackend(Protocol):
 
     def build_ahead(self) -> None:
         """Start to compile what decoding needs, so that the first texts do not wait for it."""
-        ...
 
     def resumable(self, sequence: int, base: int) -> int:
         """Return the last slot up to `base` at which a sequence that has filled it can go on.
 
         It is `base` unless the sequence has recurrent states.
         """
-        ...
 
     def border(self, ids: Sequence[int], begin: int, end: int) -> int:
         """Return where a part of a prompt from `begin` on may end, at `end` if it can.
 
         A part may have to end before an image or behind it, see `SeenImages.border`.
         """
-        ...
 
     def copy(self, source: int, target: int, slots: int) -> None:
         """Copy the first `slots` slots of a sequence, which is resumable there, to another one."""
-        ...
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Run rows only to store their keys and values; a sequence's rows are in slot order."""
-        ...
 
     def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Run one row of each of several sequences, feeding back the most probable tokens.
@@ -377,19 +346,15 @@ class BatchBackend(Protocol):
         Returns:
             For each row its `count` new ids, the last of which has not been run.
         """
-        ...
 
     def feed_rows(self, rows: Sequence[Row], *, sampled: bool) -> Feed | None:
         """Return the feed in use from now on; None if the host must know each id before its pass.
 
         It begins with a row of each sequence. Tokens are `sampled` as `begin` says.
         """
-        ...
 
     def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a generation in a sequence; `seen` are ids that the penalties apply to."""
-        ...
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Run rows like `greedy`, feeding back tokens sampled for each sequence."""
-        ...

@@ -34,22 +34,18 @@ class DraftHead(Protocol):
 
     def fill(self, ids: Sequence[int], base: int) -> None:
         """Run rows only to store their keys and values."""
-        ...
 
     def logits(self, ids: Sequence[int], base: int) -> F32:
         """Return the logits after the last row, f32 [1, vocab]; the next row may follow it.
 
         The hidden state of the row after the last one is then that of the head itself.
         """
-        ...
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run rows, feed back the most probable token of each pass, and return `count` new ids."""
-        ...
 
     def close(self) -> None:
         """Free the memory of the head."""
-        ...
 
 
 @runtime_checkable
@@ -66,8 +62,6 @@ class DraftingBackend(Protocol):
             ShardError: Bytes of a tensor are missing.
             DeviceError: There is too little memory.
         """
-        ...
 
     def keep_hidden(self, *, keeps: bool) -> None:
         """Set whether the passes from now on keep their hidden states for the draft head."""
-        ...

@@ -50,11 +50,9 @@ class BlockDevice(Protocol):
         Raises:
             DeviceError: The device fails.
         """
-        ...
 
     def close(self) -> None:
         """Release the device."""
-        ...
 
 
 @contextmanager

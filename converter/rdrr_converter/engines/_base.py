@@ -28,7 +28,6 @@ class Engine(Protocol):
         Only a few items are in flight at a time, which bounds memory: the next item is submitted
         when a result is taken.
         """
-        ...
 
 
 def map_in_order(

@@ -43,7 +43,6 @@ class Draft(Protocol):
             The number of first tokens after which the target model must run the prompt, at most
             `base` unless the draft has run a part of it.
         """
-        ...
 
     def end(self, ids: Sequence[int] | None) -> None:
         """End the sequence.
@@ -52,7 +51,6 @@ class Draft(Protocol):
             ids: All of its ids, of which the target model has run all but the last; None if the
                 generation was abandoned.
         """
-        ...
 
     def propose(
         self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
@@ -65,7 +63,6 @@ class Draft(Protocol):
             count: Largest number of draft tokens, at least one.
             sampler: Samples the draft tokens; None to take the most probable ones.
         """
-        ...
 
 
 @dataclass

@@ -27,7 +27,6 @@ class Pick(Protocol):
         scaled: bool = False,
     ) -> Picks:
         """Choose a token for each of the last `last_n` rows of one pass."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,16 @@ class MaskStream(Protocol):
     @property
     def window(self) -> int:
         """See the class."""
-        ...
 
     @property
     def ahead(self) -> int:
         """See the class."""
-        ...
 
     def submit(self) -> None:
         """Submit one more pass."""
-        ...
 
     def collect(self) -> NewTokens:
         """Wait for the oldest pass that was not collected, and return what it has added."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,12 @@ class Constraint(Protocol):
     @property
     def complete(self) -> bool:
         """Whether no further token is allowed."""
-        ...
 
     def mask(self) -> npt.NDArray[np.uint32]:
         """Return which tokens are allowed next: token i has bit i mod 32 of word i / 32."""
-        ...
 
     def accept(self, token_id: int) -> None:
         """Advance by the token that was chosen."""
-        ...
 
 
 @dataclass(frozen=True)

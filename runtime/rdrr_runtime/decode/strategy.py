@@ -57,7 +57,6 @@ class Models(Protocol):
     @property
     def package(self) -> Package:
         """The package of the model."""
-        ...
 
     def get(self, path: str | Path) -> Backend:
         """Return the backend of another package with the same vocabulary, loaded once.
@@ -66,7 +65,6 @@ class Models(Protocol):
             UsageError: The package has another vocabulary.
             StoreError: There is no package at `path`.
         """
-        ...
 
     def draft_head(self) -> tuple[Backend, DraftHead]:
         """Return the backend of the model and its draft head, loaded once.
@@ -75,7 +73,6 @@ class Models(Protocol):
             UsageError: The model has none, or its backend cannot load one.
             ManifestError: The head is incomplete.
         """
-        ...
 
 
 class StrategyOptions(ABC):

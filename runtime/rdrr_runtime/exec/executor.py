@@ -71,26 +71,21 @@ class Executor(Protocol):
         It stays 0 as long as passes of `prepare_whole` run to their end. None if no pass can stop
         early, as when each phase is a dispatch.
         """
-        ...
 
     def another(self, arena: Arena) -> Executor:
         """Return an executor of the same kind for other passes; an arena owns its buffers."""
-        ...
 
     def at_once(self, prepared: Prepared) -> int:
         """Return how many of these passes the host records in the time of a pass in dispatches."""
-        ...
 
     def recover(self) -> None:
         """Launch each phase by itself from now on, and clear the word `gave_up`.
 
         The caller runs the passes that did not end again; they changed no token.
         """
-        ...
 
     def settle(self) -> None:
         """Finish what is prepared and chosen beside the passes, so that their times are steady."""
-        ...
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """Return the phases ready to run, in order.
@@ -98,7 +93,6 @@ class Executor(Protocol):
         Raises:
             DeviceError: The device does not support a shader, or cannot bind a buffer.
         """
-        ...
 
     def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """Return a pass ready to run, in one dispatch if the executor can.
@@ -108,7 +102,6 @@ class Executor(Protocol):
         Raises:
             DeviceError: The device does not support a shader, or cannot bind a buffer.
         """
-        ...
 
     def prepare_behind(self, phases: Sequence[Phase]) -> Prepared:
         """Return phases ready to run behind a pass of `prepare_whole`.
@@ -118,7 +111,6 @@ class Executor(Protocol):
         Raises:
             DeviceError: The device does not support a shader, or cannot bind a buffer.
         """
-        ...
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """Submit phases for `rows` token rows, `times` times in a row, without waiting for them.
@@ -126,7 +118,6 @@ class Executor(Protocol):
         Raises:
             DeviceError: The device is lost.
         """
-        ...
 
 
 class DispatchExecutor:

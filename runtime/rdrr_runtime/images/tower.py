@@ -60,4 +60,3 @@ class Tower(Protocol):
 
     def encode(self, image: ImagePatches) -> ImageFeatures:
         """Return the features of an image."""
-        ...

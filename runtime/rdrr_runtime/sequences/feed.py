@@ -56,11 +56,9 @@ class TokenRecorder(Protocol):
 
     def records(self, start: int, count: int) -> BufferSlice:
         """Return the records of consecutive steps of the ring."""
-        ...
 
     def receive(self, ids: Sequence[int], data: Bytes) -> None:
         """Decode and keep the records of these ids."""
-        ...
 
 
 @dataclass(frozen=True)

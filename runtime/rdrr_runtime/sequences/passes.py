@@ -45,22 +45,18 @@ class Passes(Protocol):
     @property
     def cache(self) -> KvCache:
         """The keys and values that the passes read and store."""
-        ...
 
     def decode(self, rows: int) -> PreparedPass:
         """Return the pass over one row of each of `rows` sequences."""
-        ...
 
     def ring(self, rows: int) -> Ring:
         """Return the layout of the ring for the ids of the decode pass over `rows` rows."""
-        ...
 
     def consecutive(self, *parts: int) -> list[PreparedPass]:
         """Return the passes that run consecutive parts of one sequence, whose lengths are `parts`.
 
         There are none if all ids share passes with those of other sequences.
         """
-        ...
 
 
 class SinglePasses:

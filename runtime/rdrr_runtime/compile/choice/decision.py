@@ -70,7 +70,6 @@ class Candidate(Protocol):
     @property
     def title(self) -> str:
         """Description of the kernel in explanations."""
-        ...
 
 
 C = TypeVar("C", bound=Candidate)

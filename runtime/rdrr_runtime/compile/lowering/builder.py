@@ -52,21 +52,17 @@ class ImageFeatureBuffers(Protocol):
     @property
     def first(self) -> int:
         """The token from which on tokens are those of images."""
-        ...
 
     @property
     def width(self) -> int:
         """Elements of a row."""
-        ...
 
     def are_seen_whole(self, window: int | None) -> bool:
         """Return whether rows of an image attend to all of it, in layers with such a window."""
-        ...
 
     @property
     def buffers(self) -> Mapping[str, BufferSlice]:
         """The features of each value of the graph that takes some, f32 [rows, width]."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,9 @@ class StateCopies(Protocol):
 
     def save(self, index: int) -> None:
         """Copy the states into the copy `index`."""
-        ...
 
     def restore(self, index: int) -> None:
         """Copy the copy `index` into the states."""
-        ...
 
 
 class StatePosition:
