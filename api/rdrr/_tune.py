@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rdrr_runtime.measure.tuned import ExecutorTimes, Outcome, Tuned
 
     from rdrr._load_options import KvDtype, WebGpuChoice
-    from rdrr.bench.runs import Workload
 
 
 @dataclass(frozen=True)
@@ -168,19 +167,17 @@ def compare_webgpu(
     adapter: str | None,
     hints: Mapping[str, str],
     kv_dtype: KvDtype,
-    work: Workload | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Compared, Path]:
     """Measure a package through each implementation of WebGPU, and keep the result for `auto`.
 
-    Each of them uses the tuned profile that it has.
+    Each of them uses the tuned profile that it has, for a prompt of 512 tokens and 128 new ones.
 
     Args:
         package: The package that is measured.
         adapter: Part of an adapter's name; the best adapter when None.
         hints: Kernel hints for the run.
         kv_dtype: Data type of the key-value cache.
-        work: What is measured; a prompt of 512 tokens and 128 new ones when None.
         progress: Called with the name of each implementation, its number and their number.
 
     Returns:
@@ -197,7 +194,7 @@ def compare_webgpu(
     from rdrr.bench import runs
     from rdrr.bench.speed import measure
 
-    work = work or runs.Workload()
+    work = runs.Workload()
     info = choose("wgpu", adapter)
     for name in NAMES:
         choose(name, info.name)  # before anything is measured

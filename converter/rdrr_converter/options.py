@@ -230,11 +230,6 @@ class PackageOptions:
         return PROFILES[self.profile][self.quantize or DEFAULT_RECIPE]
 
     @property
-    def chooses_types(self) -> bool:
-        """Whether the types of the weights are chosen one by one and not by the recipe."""
-        return not (self.size is None and self.bits_per_weight is None and self.plan is None)
-
-    @property
     def search(self) -> Quality:
         """How the parameters of a block are searched."""
         return "best" if "best" in self.quality.split(",") else "ref"

@@ -312,9 +312,9 @@ def bytes_of(token: str) -> bytes:
     return bytes.fromhex(token[3:5]) if _is_byte(token) else _byte_level(token)
 
 
-def _has_text(join: Join, tokens: Sequence[str], step: int = 64) -> bool:
+def _has_text(join: Join, tokens: Sequence[str]) -> bool:
     """Return whether tokens at the beginning of a text have any, looking at few of them."""
-    ends = (*range(step, len(tokens), 64 * step), len(tokens))
+    ends = (*range(64, len(tokens), 64 * 64), len(tokens))
     return any(join(tokens[:end]) for end in ends)
 
 

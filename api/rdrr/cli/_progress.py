@@ -184,10 +184,10 @@ def status(text: str, *, hidden: bool = False) -> Iterator[None]:
             yield
 
 
-def with_status(pieces: Iterable[str], text: str, *, hidden: bool = False) -> Iterator[str]:
+def with_status(pieces: Iterable[str]) -> Iterator[str]:
     """Yield pieces of text, and show a status line until the first piece arrives."""
     rest = iter(pieces)
-    with status(text, hidden=hidden):
+    with status("reading the prompt"):
         first = next(rest, None)
     if first is not None:
         yield first

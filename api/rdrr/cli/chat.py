@@ -124,7 +124,7 @@ def _answer(conversation: Conversation, text: str, options: Mapping[str, Any]) -
     generation = conversation.ask(text, **options)
     pieces: list[str] = []
     with _interruptible() as interrupted:
-        for piece in with_status(generation, "reading the prompt"):
+        for piece in with_status(generation):
             pieces.append(piece)
             sys.stdout.write(piece)
             sys.stdout.flush()

@@ -212,7 +212,7 @@ def _ids_as_text(generation: Generation) -> Iterator[str]:
 
 
 def _stream(pieces: Iterator[str]) -> None:
-    for piece in with_status(pieces, "reading the prompt"):
+    for piece in with_status(pieces):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -100,13 +100,13 @@ def _as_float32(codes: npt.NDArray[Any]) -> F32Array:
     return codes.astype(np.float32)
 
 
-def _lookup(table: F32Array, codes: _Bytes) -> F32Array:
-    values: F32Array = table[codes]
+def _levels(codes: _Bytes) -> F32Array:
+    values: F32Array = _LEVELS[codes]
     return values
 
 
 def _iq4_nl(blocks: _Bytes) -> F32Array:
-    return _lookup(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
+    return _levels(_halves(blocks[:, 2:])) * _float16(blocks, 0)
 
 
 def _q2_k(blocks: _Bytes) -> F32Array:
@@ -134,7 +134,7 @@ def _iq4_xs(blocks: _Bytes) -> F32Array:
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
     high = (upper >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
     scales = _float16(blocks, 0) * (_as_float32(low | high << 4) - np.float32(32))
-    levels = _lookup(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
+    levels = _levels(_halves(blocks[:, 8:].reshape(-1, 8, 16)))
     values = scales[..., None] * levels
     return values.reshape(-1, 256)
 

@@ -69,15 +69,6 @@ class TextCodec:
         """
         return self._begun(self._tokenizer.encode(text))
 
-    def encode_pair(self, text: str, second: str) -> list[int]:
-        """Return the ids of a pair of texts, as the post-processor joins them.
-
-        Raises:
-            UsageError: A text cannot be encoded in UTF-8, or both are too long.
-            GenerationError: The tokenizer fails on the texts, or takes too long.
-        """
-        return self._begun(self._tokenizer.encode(text, second))
-
     def encode_texts(
         self, texts: Sequence[str | tuple[str, str]], limit: int | None = None
     ) -> list[Encoded]:

@@ -215,15 +215,7 @@ def delta_rule(
         eps=spec.eps,
         rows=rows,
     )
-    buffers = {
-        "current": ctx.state.step,
-        "qkv": operands.qkv,
-        "decay": operands.decay,
-        "strength": operands.strength,
-        "rates": operands.rates,
-        "state": operands.state,
-        "y": operands.y,
-    }
+    buffers = {"current": ctx.state.step, **vars(operands)}
     return [Phase(record, buffers, Work(_items(spec), rows), label)]
 
 

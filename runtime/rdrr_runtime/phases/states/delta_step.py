@@ -149,13 +149,5 @@ def delta_step(
         strength=spec.strength,
         decay=spec.decay,
     )
-    buffers = {
-        "current": ctx.state.step,
-        "projected": operands.projected,
-        "taps": operands.taps,
-        "recent": operands.recent,
-        "state": operands.state,
-        "y": operands.y,
-        "squares": operands.squares,
-    }
+    buffers = {"current": ctx.state.step, **vars(operands)}
     return [Phase(record, buffers, Work(delta.heads * spec.blocks, 1), label)]

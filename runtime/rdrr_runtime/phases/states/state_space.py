@@ -118,14 +118,7 @@ class StateSpaceOperands:
 
     def named(self, ctx: OpContext) -> dict[str, BufferSlice]:
         """Return the buffers by the names of the shaders, with the step of the pass."""
-        return {
-            "current": ctx.state.step,
-            "xbc": self.xbc,
-            "step": self.step,
-            "rates": self.rates,
-            "state": self.state,
-            "y": self.y,
-        }
+        return {"current": ctx.state.step, **vars(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
