@@ -6,9 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import ThreadingHTTPServer
 from uuid import uuid4
 
 import pytest
@@ -17,7 +14,7 @@ from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, MemoryStore, replace_file, store_errors
 from support.commands import environment
-from support.range_server import QuietHandler, RangeHandler
+from support.range_server import QuietHandler, RangeHandler, served
 
 CONTENT = bytes(range(256)) * 4
 
@@ -122,15 +119,8 @@ class TestHttp(ReadTests):
     @pytest.fixture
     def store(self, tmp_path):
         fill(LocalStore(tmp_path))
-        server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), partial(self.handler, directory=str(tmp_path))
-        )
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield open_store(f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        with served(tmp_path, self.handler) as url:
+            yield open_store(url)
 
     def test_it_can_be_neither_written_nor_listed(self, store):
         with pytest.raises(StoreError, match="cannot be written"):

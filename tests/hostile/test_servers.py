@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from rdrr_converter.sources.staging import stage_locally
@@ -15,18 +13,17 @@ from rdrr_format.errors import RdrrError, StoreError
 from rdrr_format.remote_stores import HttpStore
 from rdrr_format.stores import MemoryStore, read_bounded
 from rdrr_manifests.validation import validate
+from support.range_server import running
 
 MIB = 1 << 20
 
 
-@contextmanager
-def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> Iterator[str]:
+def server(
+    head: dict[str, str], answer: dict[str, str], status: int = 200
+) -> AbstractContextManager[str]:
     """Run a server that sends these headers, and then zeros until the client disconnects."""
 
     class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
         def _answer(self, headers: dict[str, str], status: int) -> None:
             self.send_response(status)
             for key, value in headers.items():
@@ -44,16 +41,7 @@ def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> I
                 except OSError:
                     return
 
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    running.daemon_threads = True
-    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{running.server_port}"
-    finally:
-        running.shutdown()
-        running.server_close()
-        thread.join()
+    return running(Handler)
 
 
 @contextmanager

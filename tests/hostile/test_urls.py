@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import (
-    BaseHTTPRequestHandler,
-    SimpleHTTPRequestHandler,
-    ThreadingHTTPServer,
-)
+from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rdrr
@@ -21,6 +13,7 @@ from rdrr_format.locations import local_path, remote_url
 from rdrr_format.opening import open_store
 from support.commands import error_line
 from support.commands import rdrr as run
+from support.range_server import QuietHandler, running, served
 
 CALLS: dict[str, Callable[[str], object]] = {
     "open_package": rdrr.open_package,
@@ -103,28 +96,10 @@ def test_a_scheme_without_a_usable_client_is_a_store_error(url, tmp_path, monkey
             call(url)
 
 
-@contextmanager
-def served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def redirecting(target: str) -> type[Quiet]:
+def redirecting(target: str) -> type[SimpleHTTPRequestHandler]:
     """Return the handler of a server that redirects every request."""
 
-    class Handler(Quiet):
+    class Handler(SimpleHTTPRequestHandler):
         def do_HEAD(self) -> None:
             self.send_response(302)
             self.send_header("Location", target)
@@ -148,7 +123,7 @@ def redirecting(target: str) -> type[Quiet]:
     ],
 )
 def test_a_redirect_leads_to_a_web_server_or_nowhere(target, words):
-    with served(redirecting(target)) as url:
+    with running(redirecting(target)) as url:
         for call in (CALLS["open_package"], CALLS["convert from"]):
             with pytest.raises(RdrrError, match=words):
                 call(url)
@@ -157,7 +132,7 @@ def test_a_redirect_leads_to_a_web_server_or_nowhere(target, words):
 def test_a_redirect_to_another_web_server_is_followed(tmp_path):
     (tmp_path / "file").write_bytes(b"here")
     with (
-        served(partial(Quiet, directory=str(tmp_path))) as other,
-        served(redirecting(f"{other}/file?signature=1")) as url,
+        served(tmp_path, QuietHandler) as other,
+        running(redirecting(f"{other}/file?signature=1")) as url,
     ):
         assert open_store(url).read("file").tobytes() == b"here"

@@ -10,18 +10,18 @@ import json
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from support.deadlines import HANGS
+from support.range_server import running
 
 NOT_INSTALLED = "Chromium is not installed: apt-get install chromium"
 FLAGS = (
@@ -150,15 +150,8 @@ def _running(command: Sequence[str], url: str) -> Iterator[_Browser]:
 
 @contextmanager
 def _serving(folders: Mapping[str, Path], reports: SimpleQueue[Any]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, folders, reports))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(partial(_Handler, folders, reports)) as url:
+        yield f"{url}/"
 
 
 class _Handler(SimpleHTTPRequestHandler):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from support.range_server import running
 
 
 @dataclass
@@ -88,14 +89,8 @@ def fake_hub() -> Iterator[Hub]:
     """Run a hub for the duration of the context."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield hub
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(handler) as hub.url:
+        yield hub
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,12 +1,12 @@
-"""A web server that honours range requests, which the standard library's does not."""
+"""Web servers in this process, one of which honours range requests, unlike that of Python."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ class RangeHandler(QuietHandler):
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder with range requests; yield its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
+def running(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run a web server whose requests a handler answers; yield its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -52,3 +52,10 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def served(
+    folder: Path, handler: Callable[..., SimpleHTTPRequestHandler] = RangeHandler
+) -> AbstractContextManager[str]:
+    """Serve a folder, with range requests unless the handler is another; give its URL."""
+    return running(partial(handler, directory=str(folder)))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import rdrr
@@ -13,6 +10,7 @@ from support.chromium import NOT_INSTALLED, find_chromium
 from support.chromium_page import open_chromium
 from support.commands import EXAMPLE
 from support.random_models import save_model
+from support.range_server import QuietHandler, served
 
 # Compiling the shaders of a model takes SwiftShader long.
 pytestmark = [
@@ -23,22 +21,12 @@ IDLE = "!document.querySelector('#send').hidden && !document.querySelector('#sen
 ANSWER = ".message.assistant:last-child"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *words):
-        pass
-
-
 @pytest.fixture
 def site(tmp_path) -> Iterator[str]:
     rdrr.convert(save_model("qwen3", tmp_path / "source", tokenizer_from=EXAMPLE), tmp_path / "m")
     rdrr.web(tmp_path / "m", page=True, max_context=2048)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "m")))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/web/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(tmp_path / "m", QuietHandler) as url:
+        yield f"{url}/web/"
 
 
 def test_a_model_is_loaded_when_people_ask_and_answers_in_the_browser(site):

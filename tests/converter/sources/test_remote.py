@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from functools import partial
-from http.server import ThreadingHTTPServer
+from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
@@ -178,20 +176,8 @@ def test_pytorch_weights_are_fetched_whole_and_nothing_else_is(
 @pytest.fixture
 def web(tmp_path):
     """Return a function that starts a web server for the test's folder, given its handler."""
-    servers = []
-
-    def start(handler):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(tmp_path)))
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with ExitStack() as stack:
+        yield lambda handler: stack.enter_context(served(tmp_path, handler))
 
 
 def test_a_web_server_serves_checkpoints_too(tmp_path, tensors, web):
