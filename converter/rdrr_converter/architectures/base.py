@@ -164,6 +164,9 @@ ATTENTION: Block = MappingProxyType({"query_pre_attn_scalar": read.head_dim})
 WINDOWED_ATTENTION: Block = MappingProxyType(
     {**ATTENTION, "sliding_window": read.window("sliding_window")}
 )
+STATED_WINDOW: Block = MappingProxyType(
+    {**ATTENTION, "sliding_window": read.optional_integer("sliding_window")}
+)
 RMS_NORMS: Block = MappingProxyType(
     {"rms_norm_eps": read.number("rms_norm_eps"), "post_attention_norm": True}
 )

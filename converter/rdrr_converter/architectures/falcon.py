@@ -167,8 +167,6 @@ FALCON = ArchitectureRule(
         *tensors.attention_biases(BIAS),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(BIAS),
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
     ),
 )

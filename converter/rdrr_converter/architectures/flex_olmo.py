@@ -32,8 +32,7 @@ FLEX_OLMO = replace(
     tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.attention_biases(),
-        tensors.norm("self_attn.q_norm", "q"),
-        tensors.norm("self_attn.k_norm", "kv"),
+        *tensors.QUERY_KEY_NORMS_OF_ALL_HEADS,
         *tensors.POST_NORMS,
         tensors.router("mlp.gate"),
         *tensors.QWEN_EXPERTS,

@@ -68,8 +68,6 @@ GPT_NEOX = ArchitectureRule(
         *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(True),
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
     ),
 )

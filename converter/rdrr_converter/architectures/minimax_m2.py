@@ -88,8 +88,7 @@ MINIMAX_M2 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,
         *tensors.ATTENTION,
-        tensors.norm("self_attn.q_norm", "q"),
-        tensors.norm("self_attn.k_norm", "kv"),
+        *tensors.QUERY_KEY_NORMS_OF_ALL_HEADS,
         tensors.router("block_sparse_moe.gate", aliases=("mlp.gate",)),
         SELECTION_BIAS,
         *EXPERTS,

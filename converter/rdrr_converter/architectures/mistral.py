@@ -5,9 +5,8 @@ It is Llama with a sliding window in every layer.
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import STATED_WINDOW, ArchitectureRule
 from rdrr_converter.architectures.layers import window_everywhere
 
 MISTRAL = ArchitectureRule(
@@ -22,10 +21,7 @@ MISTRAL = ArchitectureRule(
         "sliding_window": 4096,
         "tie_word_embeddings": False,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.optional_integer("sliding_window"),
-    },
+    attention=STATED_WINDOW,
     layer_types=window_everywhere,
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,

@@ -35,8 +35,6 @@ NEMOTRON = ArchitectureRule(
         *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(read.flag("mlp_bias")),
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
     ),
 )

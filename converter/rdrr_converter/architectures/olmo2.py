@@ -26,8 +26,7 @@ OLMO2 = ArchitectureRule(
     tensors=tensors.of_model(
         *tensors.ATTENTION,
         *tensors.attention_biases(),
-        tensors.norm("self_attn.q_norm", "q"),
-        tensors.norm("self_attn.k_norm", "kv"),
+        *tensors.QUERY_KEY_NORMS_OF_ALL_HEADS,
         *tensors.POST_NORMS,
         *tensors.FEED_FORWARD,
     ),

@@ -55,9 +55,7 @@ PHI = ArchitectureRule(
         *tensors.attention_biases(True),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(True),
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
         tensors.HEAD_BIAS,
     ),
 )

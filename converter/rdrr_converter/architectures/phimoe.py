@@ -72,9 +72,7 @@ PHIMOE = ArchitectureRule(
         *tensors.attention_biases(),
         tensors.router("block_sparse_moe.gate", aliases=("mlp.router",)),
         *EXPERTS,
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
         *tensors.required_if(read.flag("lm_head_bias"), tensors.HEAD_BIAS),
     ),
 )

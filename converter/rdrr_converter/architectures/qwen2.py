@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures import tensors
-from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.base import STATED_WINDOW, ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
 
 QWEN2 = ArchitectureRule(
@@ -21,10 +20,7 @@ QWEN2 = ArchitectureRule(
         "tie_word_embeddings": False,
         "use_sliding_window": False,
     },
-    attention={
-        "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.optional_integer("sliding_window"),
-    },
+    attention=STATED_WINDOW,
     layer_types=window_above,
     tensors=tensors.of_model(
         *tensors.TWO_NORMS,

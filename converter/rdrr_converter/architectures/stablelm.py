@@ -58,8 +58,6 @@ STABLELM = ArchitectureRule(
         *tensors.ATTENTION,
         *tensors.attention_biases(QKV_BIAS, output=False),
         *tensors.FEED_FORWARD,
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
     ),
 )

@@ -42,8 +42,6 @@ STARCODER2 = ArchitectureRule(
         *tensors.attention_biases(USE_BIAS),
         *tensors.UNGATED_FEED_FORWARD,
         *tensors.ungated_biases(USE_BIAS),
-        tensors.FINAL_NORM,
-        tensors.FINAL_NORM_BIAS,
-        tensors.HEAD,
+        *tensors.BIASED_END,
     ),
 )

@@ -55,6 +55,7 @@ QUERY_KEY_NORMS_PER_HEAD = (
     norm("self_attn.q_norm", "heads", "head"),
     norm("self_attn.k_norm", "kv_heads", "head"),
 )
+QUERY_KEY_NORMS_OF_ALL_HEADS = (norm("self_attn.q_norm", "q"), norm("self_attn.k_norm", "kv"))
 FEED_FORWARD = (
     projection("mlp.gate_proj", "inner", "hidden"),
     projection("mlp.up_proj", "inner", "hidden"),
@@ -68,6 +69,7 @@ STACKED_GATE_UP = StackRule(
 )
 UNGATED_FEED_FORWARD = FEED_FORWARD[1:]
 FINAL_NORM_BIAS = TensorRule("model.norm.bias", "bias", ("hidden",))
+BIASED_END = (FINAL_NORM, FINAL_NORM_BIAS, HEAD)
 HEAD_BIAS = TensorRule("lm_head.bias", "bias", ("vocab",))
 POSITIONS = TensorRule(
     "model.embed_positions.weight", "position_embedding", ("positions", "hidden")
