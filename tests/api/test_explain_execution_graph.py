@@ -67,6 +67,5 @@ def test_the_table_is_shown_and_only_where_there_is_a_graph(tmp_path, manifest):
     plain = json.loads(json.dumps(manifest))
     del plain["inference"]["execution"]
     path.write_text(json.dumps(plain), encoding="utf-8")
-    done = rdrr("explain", path)
-    assert done.code == 0
+    done = rdrr("explain", path, code=0)
     assert "execution graph" not in done.out

@@ -118,8 +118,7 @@ def test_the_command_writes_what_convert_takes(tmp_path, model):
     text = tmp_path / "text.txt"
     text.write_text(TEXT, encoding="utf-8")
     words = ["imatrix", package, "--text", text, "--out", tmp_path / "m.gguf"]
-    done = run(*words, "--json")
-    assert done.code == 0, done.err
+    done = run(*words, "--json", code=0)
     facts = done.json()
     assert facts["entries"] == 14
     assert facts["perplexity"] > 1

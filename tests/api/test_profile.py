@@ -43,8 +43,7 @@ def measured(request, tmp_path_factory) -> Measured:
     )
     trace = folder / "trace.json"
     words = (*SIZES, "--trace", trace, "--json")
-    done = rdrr("profile", package.where, *words)
-    assert done.code == 0, done.err
+    done = rdrr("profile", package.where, *words, code=0)
     return Measured(
         str(package.where),
         done.json(),
@@ -147,8 +146,7 @@ def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path
     monkeypatch.setattr(os, "fsync", refuse)
     trace = tmp_path / "trace.json"
     done = rdrr("profile", measured.where, *SIZES, "--trace", trace)
-    assert done.code == 1
-    assert f"error: {trace}: the disk is full" in error_line(done)
+    assert f"error: {trace}: the disk is full" in error_line(done, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,9 +154,7 @@ def test_a_trace_replaces_nothing_and_the_tokens_must_fit(measured, tmp_path):
     there = tmp_path / "trace.json"
     there.write_text("mine", encoding="utf-8")
     refused = rdrr("profile", measured.where, "--trace", there)
-    assert refused.code == 2
-    assert "already exists" in error_line(refused)
+    assert "already exists" in error_line(refused, 2)
     assert there.read_text(encoding="utf-8") == "mine"
     refused = rdrr("profile", measured.where, "--prompt-tokens", 500, "--tokens", 13)
-    assert refused.code == 2
-    assert "500 + 13" in error_line(refused)
+    assert "500 + 13" in error_line(refused, 2)

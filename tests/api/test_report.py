@@ -154,8 +154,7 @@ def test_without_any_loss_there_is_no_heat_map(tmp_path, rng):
 
 
 def test_the_command_prints_the_report_writes_the_page_and_prints_json(package, tmp_path):
-    done = rdrr("report", package, "--worst", 1)
-    assert done.code == 0, done.err
+    done = rdrr("report", package, "--worst", 1, code=0)
     assert done.out.count(UP) == 1
     for word in ("Q4_K", "bits per weight", "worst block", "kept in F32", "self_attn.q_proj"):
         assert word in done.out
@@ -172,14 +171,12 @@ def test_the_command_prints_the_report_writes_the_page_and_prints_json(package, 
 
 def test_a_report_that_cannot_be_shown_is_one_error_line(package, tmp_path):
     done = rdrr("report", package, "--html", tmp_path / "nowhere" / "report.html")
-    assert done.code == 1
-    assert "no such file or folder" in error_line(done)
+    assert "no such file or folder" in error_line(done, 1)
     (package / "conversion-report.json").write_text("{}", encoding="utf-8")
     assert "not a conversion report" in error_line(rdrr("report", package))
     (package / "conversion-report.json").unlink()
     done = rdrr("report", package)
-    assert done.code == 1
-    assert "no conversion-report.json" in error_line(done)
+    assert "no conversion-report.json" in error_line(done, 1)
     assert rdrr("validate", package).code == 0
 
 

@@ -30,8 +30,9 @@ def package(request, tmp_path_factory):
 
 
 def _tune(package, *more):
-    done = rdrr("tune", package, *CONTEXT, "--op", "dequant", "--rounds", 3, "--json", *more)
-    assert done.code == 0, done.err
+    done = rdrr(
+        "tune", package, *CONTEXT, "--op", "dequant", "--rounds", 3, "--json", *more, code=0
+    )
     return done.json()
 
 
@@ -131,8 +132,7 @@ def test_parameters_that_no_kernel_offers_are_not_used(package, stored):
 
 def test_an_unknown_op_is_wrong_usage(package):
     done = rdrr("tune", package, "--op", "speed")
-    assert done.code == 2
-    assert "no such op" in error_line(done)
+    assert "no such op" in error_line(done, 2)
 
 
 @pytest.mark.thorough

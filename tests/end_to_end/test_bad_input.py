@@ -84,16 +84,16 @@ def _packed(data: bytes, header: dict) -> tuple[bytes, dict]:
 
 
 def test_the_undamaged_checkpoint_converts(checkpoint, tmp_path):
-    done = rdrr("convert", checkpoint, tmp_path / "out", "--quantize", "f16")
-    assert done.code == 0, done.err
+    done = rdrr("convert", checkpoint, tmp_path / "out", "--quantize", "f16", code=0)
     assert _entries(tmp_path) == {"checkpoint", "out"}
     assert "small" not in done.err
     assert rdrr("validate", tmp_path / "out", "--deep", "--strict").code == 0
 
 
 def test_the_undamaged_package_generates(package):
-    done = rdrr("generate", package, "--prompt", "The", "--max-tokens", 2, "--backend", "cpu")
-    assert done.code == 0, done.err
+    done = rdrr(
+        "generate", package, "--prompt", "The", "--max-tokens", 2, "--backend", "cpu", code=0
+    )
     assert done.out.strip()
 
 
@@ -204,8 +204,7 @@ def test_an_existing_destination_is_left_unchanged(shallow_checkpoint, tmp_path)
     (out / "thesis.txt").write_text("years of work", encoding="utf-8")
     for flags in ((), ("--overwrite",)):
         done = rdrr("convert", shallow_checkpoint, out, *flags)
-        assert done.code == 1
-        assert "out" in error_line(done)
+        assert "out" in error_line(done, 1)
         assert _entries(tmp_path) == {"out"}
         assert (out / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
@@ -216,8 +215,7 @@ def test_an_existing_package_is_replaced_only_with_overwrite(shallow_checkpoint,
         stamp.read_text(encoding="utf-8").replace("small-llama", "older"), encoding="utf-8"
     )
     refused = rdrr("convert", shallow_checkpoint, package)
-    assert refused.code == 1
-    assert "--overwrite" in error_line(refused)
+    assert "--overwrite" in error_line(refused, 1)
     assert "older" in stamp.read_text(encoding="utf-8")
     assert rdrr("convert", shallow_checkpoint, package, "--overwrite", "--quiet").code == 0
     assert "older" not in stamp.read_text(encoding="utf-8")
@@ -243,8 +241,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(monkeypatch, tmp_path, rng):
 def test_a_package_that_does_not_exist(tmp_path, command):
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, tmp_path / "absent", *prompt)
-    assert done.code == 1
-    assert "absent" in error_line(done)
+    assert "absent" in error_line(done, 1)
 
 
 @pytest.mark.parametrize("command", ["inspect", "generate"])
@@ -252,8 +249,7 @@ def test_a_manifest_that_is_not_json_is_refused(package, command):
     (package / "manifest.json").write_text("rdrr: yes\n", encoding="utf-8")
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, package, *prompt)
-    assert done.code == 1
-    assert "not an RDRR manifest" in error_line(done)
+    assert "not an RDRR manifest" in error_line(done, 1)
 
 
 def test_validate_reports_a_manifest_that_is_not_json_as_a_fault(package):
@@ -270,15 +266,13 @@ def test_a_shard_that_is_too_short_is_refused(package, command):
     shard.write_bytes(shard.read_bytes()[:-1])
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, package, *prompt)
-    assert done.code == 1
-    assert "shard_00000.bin" in error_line(done)
+    assert "shard_00000.bin" in error_line(done, 1)
 
 
 def test_a_missing_shard_of_a_package_is_named(package):
     (package / "shard_00000.bin").unlink()
     done = rdrr("generate", package, "--prompt", "x")
-    assert done.code == 1
-    assert "shard_00000.bin" in error_line(done)
+    assert "shard_00000.bin" in error_line(done, 1)
 
 
 def test_a_wrong_hash_is_found_by_deep_validation_only(package):
@@ -295,16 +289,14 @@ def test_a_wrong_hash_is_found_by_deep_validation_only(package):
 def test_a_prompt_longer_than_the_context_is_refused(package):
     words = ("--max-tokens", 2, "--context", 16, "--backend", "cpu", "--prompt")
     done = rdrr("generate", package, *words, "word " * 40)
-    assert done.code == 1
-    assert "longer than the context" in error_line(done)
+    assert "longer than the context" in error_line(done, 1)
     assert done.out == ""
     assert rdrr("generate", package, *words, "word " * 4).code == 0
 
 
 def test_an_empty_prompt_is_refused(package):
     done = rdrr("generate", package, "--backend", "cpu", stdin="")
-    assert done.code == 1
-    assert "prompt" in error_line(done)
+    assert "prompt" in error_line(done, 1)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
@@ -372,11 +364,9 @@ def test_a_model_whose_logits_are_not_numbers(package):
 def test_without_an_adapter_wgpu_is_refused_and_devices_says_what_to_install(shallow_package):
     words = ("generate", shallow_package, "--prompt", "The", "--max-tokens", 2, "--backend", "wgpu")
     refused, done, listed = rdrr_each(words, ["devices"], ["devices", "--json"], **NO_ADAPTER)
-    assert refused.code == 1
-    assert "no WebGPU adapter" in error_line(refused)
+    assert "no WebGPU adapter" in error_line(refused, 1)
     assert "--backend cpu" in refused.err
-    assert done.code == 1
-    assert "mesa-vulkan-drivers" in error_line(done)
+    assert "mesa-vulkan-drivers" in error_line(done, 1)
     assert (listed.code, listed.json()["adapters"]) == (1, [])
 
 
@@ -384,8 +374,7 @@ def test_without_an_adapter_wgpu_is_refused_and_devices_says_what_to_install(sha
 @pytest.mark.thorough
 def test_without_an_adapter_auto_falls_back(shallow_package):
     words = ("generate", shallow_package, "--prompt", "The", "--max-tokens", 2)
-    auto = rdrr(*words, extra=NO_ADAPTER)
-    assert auto.code == 0
+    auto = rdrr(*words, extra=NO_ADAPTER, code=0)
     assert "backend cpu" in auto.err
     assert "mesa-vulkan-drivers" in auto.err
 

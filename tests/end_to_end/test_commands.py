@@ -33,14 +33,12 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _generate(package: Path, *words: object, **options: object) -> str:
-    done = rdrr("generate", package, "--max-tokens", 12, *words, **options)
-    assert done.code == 0, done.err
+    done = rdrr("generate", package, "--max-tokens", 12, *words, **options, code=0)
     return done.out
 
 
 def test_convert_prints_how_the_tensors_are_stored(tmp_path):
-    done = rdrr("convert", EXAMPLE, tmp_path / "out")
-    assert done.code == 0, done.err
+    done = rdrr("convert", EXAMPLE, tmp_path / "out", code=0)
     for word in ("Q4_K", "Q6_K", "F32", "6.8 million weights", "1 shard", str(tmp_path / "out")):
         assert word in done.out
     assert "weights/s" in done.err
@@ -63,8 +61,7 @@ def test_another_quantization_gives_other_bytes(small, tmp_path):
 
 
 def test_a_dry_run_prints_every_tensor_and_writes_nothing(tmp_path):
-    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--dry-run", "--fuse-gate-up")
-    assert done.code == 0, done.err
+    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--dry-run", "--fuse-gate-up", code=0)
     assert done.out.count("model.layers.") == 6 * 8
     assert "mlp.gate_up_proj.weight" in done.out
     assert "would be" in done.out
@@ -142,8 +139,7 @@ def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(
 )
 def test_wrong_usage_of_generate_is_one_line_and_exit_code_2(words, shallow_package):
     done = rdrr("generate", shallow_package, "--prompt", "x", "--backend", "cpu", *words)
-    assert done.code == 2
-    assert error_line(done)
+    assert error_line(done, 2)
 
 
 def test_validate_says_what_it_checked(made_package):
@@ -217,8 +213,7 @@ def test_inspect_shows_what_the_runtime_would_allocate_under_the_given_hints(sha
 
 
 def test_inspect_prints_the_same_facts_as_text(shallow_package):
-    done = rdrr("inspect", shallow_package, "--tensors", "--memory")
-    assert done.code == 0
+    done = rdrr("inspect", shallow_package, "--tensors", "--memory", code=0)
     for word in ("small-llama", "Q4_K, column", "embedding", "memory for 2048", "gate_up_proj"):
         assert word in done.out
     assert re.search(r"rope base +[\d,]+ *$", done.out, re.MULTILINE)
@@ -228,8 +223,7 @@ def test_inspect_prints_the_same_facts_as_text(shallow_package):
 def test_inspect_describes_a_manifest_without_its_shards():
     folder = Path(__file__).parents[1] / "data" / "manifests"
     name = "gemma-4-12b-it-text-w4a16-ct-ehf16-af16"
-    done = rdrr("inspect", folder / f"{name}.json", "--tensors")
-    assert done.code == 0
+    done = rdrr("inspect", folder / f"{name}.json", "--tensors", code=0)
     for word in (name, "W4A16", "not runnable", "down_proj"):
         assert word in done.out
     runnable = rdrr("inspect", folder / "gemma-3-270m-it-q4k-ehf16-af32.json", "--memory", "--json")
@@ -307,12 +301,10 @@ def test_stats_go_to_stderr(shallow_package):
 def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error(shallow_package):
     words = ("generate", shallow_package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
     hint = ("--kernel-hint", "q4kMatmul=fused_q4k_int8")
-    said = rdrr(*words, *hint)
-    assert said.code == 0
+    said = rdrr(*words, *hint, code=0)
     assert "q4kMatmul=fused_q4k_int8 is not honoured" in said.err
     strict = rdrr(*words, *hint, "--strict-hints")
-    assert strict.code == 1
-    assert "q4kMatmul" in error_line(strict)
+    assert "q4kMatmul" in error_line(strict, 1)
     followed = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
     assert rdrr(*words, *followed).code == 0
 
@@ -371,8 +363,7 @@ def test_an_empty_path_is_not_taken_for_this_folder(words, shallow_package, monk
     monkeypatch.chdir(shallow_package)
     assert rdrr("validate", ".").code == 0
     done = rdrr(*words)
-    assert done.code == 2
-    assert "the path is empty" in error_line(done)
+    assert "the path is empty" in error_line(done, 2)
 
 
 def test_architectures_lists_all_that_convert_and_claims_what_was_recorded():

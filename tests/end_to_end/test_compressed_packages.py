@@ -25,8 +25,7 @@ def test_it_validates_and_generates_the_same_text_as_a_plain_one(
     expected = rdrr("generate", shallow_package, *text).out
     with served(tmp_path) as url:
         for place in (tmp_path / "small-llama", f"{url}/small-llama"):
-            report = rdrr("validate", place, "--deep", "--strict")
-            assert report.code == 0, report.out
+            rdrr("validate", place, "--deep", "--strict", code=0)
             assert rdrr("generate", place, *text).out == expected
     assert "uncompressed" in rdrr("inspect", tmp_path / "small-llama").out
     assert "uncompressed" not in rdrr("inspect", shallow_package).out  # control

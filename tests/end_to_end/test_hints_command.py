@@ -51,8 +51,7 @@ def test_setting_a_hint_to_its_present_value_writes_nothing(package):
 def test_a_wrong_hint_is_wrong_usage_and_changes_nothing(package, words, said):
     before = _files(package)
     done = rdrr("hints", package, *words)
-    assert done.code == 2
-    assert said in error_line(done)
+    assert said in error_line(done, 2)
     assert _files(package) == before
 
 
@@ -76,8 +75,7 @@ def test_a_write_that_fails_leaves_the_old_manifest_and_nothing_else(package, mo
 
     monkeypatch.setattr(editing.os, "fsync", refuse)
     done = rdrr("hints", package, "q4kMatmul=fused_q4k")
-    assert done.code == 1
-    assert "the disk is full" in error_line(done)
+    assert "the disk is full" in error_line(done, 1)
     assert _files(package) == before
     monkeypatch.undo()
     assert rdrr("hints", package, "q4kMatmul=fused_q4k").code == 0

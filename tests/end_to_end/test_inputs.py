@@ -52,8 +52,7 @@ def payload(folder):
 def test_every_kind_of_input_gives_the_same_package_of_the_bundled_model(tmp_path):
     payloads = {}
     for kind, source in inputs(EXAMPLE, tmp_path).items():
-        done = rdrr("convert", source, tmp_path / kind, "--model-id", "same", "--quiet")
-        assert done.code == 0, done.err
+        rdrr("convert", source, tmp_path / kind, "--model-id", "same", "--quiet", code=0)
         assert rdrr("validate", tmp_path / kind, "--deep").code == 0
         payloads[kind] = payload(tmp_path / kind)
     expected = payloads.pop("directory")
@@ -148,8 +147,7 @@ def test_logits_of_a_gguf_are_those_of_transformers(tiny, tmp_path, rng):
     ids = rng.integers(3, VOCAB, 60).tolist()
     reference = transformers_logits(model, ids)
     gguf = write_gguf(checkpoint, tmp_path / "m.gguf", "F32")
-    done = rdrr("convert", gguf, tmp_path / "out", "--quantize", "f32", "--quiet")
-    assert done.code == 0, done.err
+    rdrr("convert", gguf, tmp_path / "out", "--quantize", "f32", "--quiet", code=0)
     ours = scored(CpuBackend(open_package(tmp_path / "out"), context=64), ids)
     assert relative_error(ours, reference) <= CPU
 

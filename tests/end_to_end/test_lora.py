@@ -155,8 +155,8 @@ def test_the_command_says_what_was_merged_and_workers_do_not_change_the_bytes(tm
     contents = []
     for workers in ("1", "3"):
         done = rdrr("convert", base, tmp_path / workers, "--lora", tmp_path / "adapter",
-                    "--workers", workers, "--model-id", "same", "--transpose-weights")  # fmt: skip
-        assert done.code == 0, done.err
+                    "--workers", workers, "--model-id", "same", "--transpose-weights",
+                    code=0)  # fmt: skip
         assert "LoRA adapter of rank 4: 4 tensors changed" in " ".join(done.out.split())
         contents.append((tmp_path / workers / "shard_00000.bin").read_bytes())
     assert contents[0] == contents[1]

@@ -75,5 +75,4 @@ def test_a_regular_expression_and_a_bias_can_be_combined(shallow_package):
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(words, said, shallow_package):
     done = rdrr("generate", shallow_package, *SHORT, *words)
-    assert done.code == 2
-    assert said in error_line(done)
+    assert said in error_line(done, 2)

@@ -89,8 +89,7 @@ def test_a_pytorch_checkpoint_needs_no_extra(checkpoint, tmp_path, is_remote):
     if is_remote:
         source = "memory://pickled"
         fsspec.filesystem("memory").put(str(checkpoint), "/pickled", recursive=True)
-    done = rdrr("convert", source, tmp_path / "out", "--quiet")
-    assert done.code == 0, done.err
+    rdrr("convert", source, tmp_path / "out", "--quiet", code=0)
 
 
 @pytest.mark.usefixtures("hidden")
@@ -119,8 +118,7 @@ def test_without_an_adapter_both_ways_out_are_named(shallow_package, monkeypatch
 
 def test_without_an_adapter_but_with_torch_the_cpu_generates(shallow_package: Path, monkeypatch):
     without_adapter(monkeypatch)
-    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1")
-    assert done.code == 0
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", code=0)
     assert "backend cpu (torch): no WebGPU adapter on this machine; for the wgpu" in done.err
 
 
@@ -153,8 +151,7 @@ def test_auto_takes_a_hardware_adapter_else_torch_unless_an_adapter_is_asked_for
 ):
     adapters_are(monkeypatch, software=software)
     computes_in_torch(monkeypatch)
-    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", *words)
-    assert done.code == 0
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", *words, code=0)
     assert re.search(line, done.err), done.err
 
 
@@ -163,7 +160,6 @@ def test_auto_without_torch_takes_a_software_adapter_and_says_what_is_faster(
     shallow_package, monkeypatch
 ):
     adapters_are(monkeypatch, software=True)
-    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1")
-    assert done.code == 0
+    done = rdrr("generate", shallow_package, "--prompt", "a", "--max-tokens", "1", code=0)
     assert "because there is neither a GPU nor torch" in done.err
     assert done.err.strip().endswith(install_hint("torch"))

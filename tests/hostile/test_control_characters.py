@@ -102,8 +102,7 @@ def test_a_report_prints_hostile_names_harmlessly(tmp_path, rng):
     path.write_text(json.dumps(report), encoding="utf-8")
     for words in (("report",), ("report", "--json"), ("push",)):
         more = ("hf://org/name", "--dry-run") if words[0] == "push" else words[1:]
-        done = run(words[0], tmp_path / "package", *more)
-        assert done.code == 0, done.err
+        done = run(words[0], tmp_path / "package", *more, code=0)
         assert_harmless(done.out + done.err)
 
 

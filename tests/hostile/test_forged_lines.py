@@ -156,8 +156,7 @@ def test_no_name_in_a_package_forges_a_line_of_output(
 
 def test_the_commands_that_show_names_show_them_escaped(hostile):
     for words in (("inspect", "--tensors"), ("report",), ("hints",)):
-        done = run(words[0], hostile, *words[1:])
-        assert done.code == 0, done.err
+        done = run(words[0], hostile, *words[1:], code=0)
         assert f"\\n{FORGED} valid" in done.out
 
 

@@ -132,8 +132,7 @@ def test_push_uploads_nothing_from_outside_the_package(folder, tmp_path):
     assert "secret" not in run("push", folder, URL, "--dry-run", "--json").json()["files"]
     (folder / "notes").symlink_to(tmp_path / "secret")
     done = run("push", folder, URL, "--dry-run")
-    assert done.code == 1
-    assert "notes: a symbolic link leads out of its folder" in error_line(done)
+    assert "notes: a symbolic link leads out of its folder" in error_line(done, 1)
     asked = run("push", folder, URL, "--dry-run", "--json", "--follow-links")
     assert asked.json()["files"]["notes"] == len(SECRET)
 
@@ -234,12 +233,10 @@ def test_every_command_follows_links_only_when_asked_to(converted, original, nam
     target = link_out(converted / file)
     before = target.read_bytes()
     done = run(*command)
-    assert done.code == 1
-    assert "leads out of its folder" in error_line(done)
+    assert "leads out of its folder" in error_line(done, 1)
     assert target.read_bytes() == before
     assert not places["out"].exists()
-    asked = run(*command, "--follow-links")
-    assert asked.code == 0, asked.err
+    run(*command, "--follow-links", code=0)
     assert (converted / file).is_symlink()
     assert (target.read_bytes() != before) == (name == "hints that change")
     assert places["out"].exists() == ("{out}" in words)

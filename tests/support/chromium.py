@@ -85,10 +85,10 @@ def run_in_tabs(
     reports: SimpleQueue[Any] = SimpleQueue()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
-        _serving({"module": module, **folders}, reports) as url,
+        running(partial(_Handler, {"module": module, **folders}, reports)) as url,
         # Chromium without a window takes one address, so the first tab opens the others.
         _running(
-            _firefox(profile) if firefox else _chromium(profile), f"{url}?others={tabs - 1}"
+            _firefox(profile) if firefox else _chromium(profile), f"{url}/?others={tabs - 1}"
         ) as browser,
     ):
         reported = [browser.next_report(reports) for _ in range(tabs)]
@@ -146,12 +146,6 @@ def _running(command: Sequence[str], url: str) -> Iterator[_Browser]:
             finally:
                 process.terminate()
                 process.wait()
-
-
-@contextmanager
-def _serving(folders: Mapping[str, Path], reports: SimpleQueue[Any]) -> Iterator[str]:
-    with running(partial(_Handler, folders, reports)) as url:
-        yield f"{url}/"
 
 
 class _Handler(SimpleHTTPRequestHandler):

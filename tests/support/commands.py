@@ -48,6 +48,7 @@ def rdrr(
     program: str = "rdrr",
     extra: Mapping[str, str] | None = None,
     own_process: bool = False,
+    code: int | None = None,
 ) -> Done:
     """Run a command line.
 
@@ -58,11 +59,15 @@ def rdrr(
         extra: Further environment variables; they require a separate process.
         own_process: Start a separate process, as a user does. Otherwise the command runs in this
             one, which saves the time of the imports.
+        code: Fail on any other exit code, if one is given.
     """
     arguments = [str(word) for word in words]
     if own_process or extra:
-        return _in_own_process(arguments, stdin, program, extra or {})
-    return _in_this_process(arguments, stdin, program)
+        done = _in_own_process(arguments, stdin, program, extra or {})
+    else:
+        done = _in_this_process(arguments, stdin, program)
+    assert code in (None, done.code), done
+    return done
 
 
 def _in_own_process(
@@ -99,8 +104,12 @@ def _in_this_process(arguments: list[str], stdin: str, program: str) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
-def error_line(done: Done) -> str:
-    """Return the only line on stderr of a failed command; fail on a traceback or more lines."""
+def error_line(done: Done, code: int | None = None) -> str:
+    """Return the only line on stderr of a failed command.
+
+    Fail on a traceback, more lines, or another exit code if one is given.
+    """
+    assert code in (None, done.code), done
     lines = [line for line in done.err.splitlines() if line.strip()]
     assert "Traceback" not in done.err, done.err
     assert len(lines) == 1, done.err
