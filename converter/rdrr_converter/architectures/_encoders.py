@@ -88,8 +88,7 @@ EMBED_NORM = (
 LAYERS_OF_BERT = (
     *tensors.ATTENTION,
     *tensors.attention_biases(True),
-    *tensors.TWO_NORMS,
-    *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+    *tensors.TWO_BIASED_NORMS,
     *tensors.UNGATED_FEED_FORWARD,
     *tensors.ungated_biases(True),
 )

@@ -77,8 +77,7 @@ GPT2 = ArchitectureRule(
     tensors=(
         tensors.EMBEDDING,
         tensors.POSITIONS,
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(True),
         *tensors.UNGATED_FEED_FORWARD,

@@ -62,8 +62,7 @@ GPT_NEOX = ArchitectureRule(
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     tensors=(
         tensors.EMBEDDING,
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,

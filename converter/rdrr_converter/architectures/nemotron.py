@@ -29,8 +29,7 @@ NEMOTRON = ArchitectureRule(
     keys={"rms_norm_eps": "norm_eps"},
     tensors=(
         tensors.EMBEDDING,
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(),
         *tensors.UNGATED_FEED_FORWARD,

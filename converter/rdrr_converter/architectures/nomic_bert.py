@@ -185,8 +185,7 @@ NOMIC_BERT = ArchitectureRule(
         *encoders.EMBED_NORM,
         *tensors.ATTENTION,
         *tensors.attention_biases(_is_ungated),
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.in_layers(
             _layers(sparse=False),
             replace(tensors.FEED_FORWARD[0], required=_is_gated),

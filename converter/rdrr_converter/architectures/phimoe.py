@@ -66,8 +66,7 @@ PHIMOE = ArchitectureRule(
     stacks=tensors.stacked_experts(*EXPERTS),
     tensors=(
         tensors.EMBEDDING,
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(),
         tensors.router("block_sparse_moe.gate", aliases=("mlp.router",)),

@@ -36,8 +36,7 @@ STARCODER2 = ArchitectureRule(
     ),
     tensors=(
         tensors.EMBEDDING,
-        *tensors.TWO_NORMS,
-        *tensors.norm_biases("input_layernorm", "post_attention_layernorm"),
+        *tensors.TWO_BIASED_NORMS,
         *tensors.ATTENTION,
         *tensors.attention_biases(USE_BIAS),
         *tensors.UNGATED_FEED_FORWARD,

@@ -132,6 +132,12 @@ def norm_biases(
     return tuple(bias(part, size, required) for part in parts)
 
 
+TWO_BIASED_NORMS = (
+    *TWO_NORMS,
+    *norm_biases("input_layernorm", "post_attention_layernorm"),
+)
+
+
 def layer_names(layer: str, parts: Mapping[str, str]) -> dict[str, str]:
     """Return the names of a layer's modules for `ArchitectureRule.names`.
 
