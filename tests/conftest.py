@@ -15,6 +15,7 @@ from support.commands import EXAMPLE, rdrr
 from support.cpu_time import noting
 from support.dawn_device import driver_of_dawn, why_no_dawn
 from support.isolation import isolate
+from support.packages import llama_manifest, write_random_package
 from support.seeds import VARIABLE, generator_of, seed_of_run
 from support.selected_tests import is_covering, left_out, wanted_sample
 from support.shallow import save_shallow
@@ -112,6 +113,14 @@ def shallow_package(shallow_checkpoint: Path, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("made") / "small-llama"
     layout = ("--transpose-weights", "--fuse-gate-up", "--quiet")
     assert rdrr("convert", shallow_checkpoint, folder, *layout).code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def random_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a package of a small Llama with random weights."""
+    folder = tmp_path_factory.mktemp("random")
+    write_random_package(folder, llama_manifest(), generator_of(request))
     return folder
 
 

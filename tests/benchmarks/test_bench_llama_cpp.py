@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.packages import llama_manifest, write_random_package
 from support.scripts import script
-from support.seeds import generator_of
 
 SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
-
-
-@pytest.fixture(scope="module")
-def folder(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    write_random_package(folder, llama_manifest(), generator_of(request))
-    return folder
 
 
 def test_missing_arguments_are_listed_as_reasons_and_are_no_error():
@@ -32,10 +21,10 @@ def test_missing_arguments_are_listed_as_reasons_and_are_no_error():
 
 
 @pytest.mark.thorough
-def test_a_folder_without_libraries_is_a_reason_and_rdrr_is_still_measured(folder, tmp_path):
+def test_a_folder_without_libraries_is_a_reason_and_rdrr_is_still_measured(random_folder, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
-    words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", folder)
+    words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", random_folder)
     answer = script("bench_llama_cpp", *SHORT, *words).json()
     assert list(answer["runners"]) == ["rdrr"]
     assert "no libllama" in answer["not_run"]["llama.cpp, GPU"]

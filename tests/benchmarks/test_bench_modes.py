@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.commands import error_line
-from support.packages import llama_manifest, write_random_package
 from support.scripts import script
-from support.seeds import generator_of
 
 SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 
-@pytest.fixture(scope="module")
-def folder(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    write_random_package(folder, llama_manifest(), generator_of(request))
-    return folder
-
-
 @pytest.mark.thorough
-def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
+def test_modes_generate_the_same_ids_and_their_counters_are_exact(random_folder):
     modes = "webllm,webllm+cache+interval,ours-x4"
-    answer = script("bench_modes", folder, *SHORT, "--mode", modes).json()
+    answer = script("bench_modes", random_folder, *SHORT, "--mode", modes).json()
     assert list(answer["modes"]) == modes.split(",")
     assert answer["same_ids"] is True
     fresh, cached, ours = answer["modes"].values()
@@ -43,9 +32,9 @@ def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
 
 
 @pytest.mark.thorough
-def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
+def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(random_folder):
     names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
-    answer = script("bench_ablations", folder, *SHORT, "--ablation", names).json()
+    answer = script("bench_ablations", random_folder, *SHORT, "--ablation", names).json()
     batching, cache_type, cache, fusion, subgroups = answer["ablations"]
     slow, fast = (side["work_per_token"] for side in batching["sides"])
     assert slow["submits"] == slow["dispatches"] + 1
@@ -72,12 +61,12 @@ def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
         ("bench_ablations", ("--ablation", "all", "--package", "fused"), "expected NAME=PATH"),
     ],
 )
-def test_wrong_usage_is_reported_in_one_line_with_exit_code_2(folder, name, words, line):
-    done = script(name, folder, *words)
+def test_wrong_usage_is_reported_in_one_line_with_exit_code_2(random_folder, name, words, line):
+    done = script(name, random_folder, *words)
     assert line in error_line(done, 2)
 
 
-def test_a_run_of_one_token_has_nothing_to_decode_and_is_refused(folder):
-    done = script("bench_modes", folder, "--tokens", 1)
+def test_a_run_of_one_token_has_nothing_to_decode_and_is_refused(random_folder):
+    done = script("bench_modes", random_folder, "--tokens", 1)
     assert done.code == 2
     assert "must be at least 2" in done.err

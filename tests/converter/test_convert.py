@@ -19,6 +19,7 @@ from rdrr_format.layouts import Layout
 from rdrr_manifests.package import open_package, validate
 from support.safetensor_files import (
     LLAMA_CONFIG,
+    ODD,
     from_stored,
     llama_tensors,
     to_stored,
@@ -30,15 +31,6 @@ LAYOUTS = {
     "column": {"q4k_layout": "column"},
     "transposed": {"transpose_weights": True},
     "flat": {"q4k_layout": "flat"},
-}
-# With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
-ODD = {
-    "num_hidden_layers": 1,
-    "hidden_size": 192,
-    "intermediate_size": 320,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
 }
 
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from rdrr.bench.speed import Speed
 from support.commands import ROOT, error_line, rdrr
-from support.packages import llama_manifest, write_random_package
-from support.seeds import generator_of
 
 SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
 
 
-@pytest.fixture(scope="module")
-def folder(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    write_random_package(folder, llama_manifest(), generator_of(request))
-    return folder
-
-
-def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
-    done = rdrr("bench", folder, *SHORT, "--interval", 4, "--json")
+def test_the_figures_of_a_package_have_stable_keys_and_exact_work(random_folder):
+    done = rdrr("bench", random_folder, *SHORT, "--interval", 4, "--json")
     answer = done.json()
     assert list(answer) == [field_.name for field_ in fields(Speed)]
     assert answer["schema"] == 1
@@ -40,8 +30,8 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
 
 
 @pytest.mark.thorough
-def test_a_hint_that_is_not_honoured_is_reported(folder):
-    words = ("bench", folder, *SHORT, "--kernel-hint")
+def test_a_hint_that_is_not_honoured_is_reported(random_folder):
+    words = ("bench", random_folder, *SHORT, "--kernel-hint")
     answer = rdrr(*words, "f16Matmul=gemv", "--json").json()
     assert answer["warnings"] == []
     other = rdrr(
@@ -73,8 +63,8 @@ def test_a_hint_that_is_not_honoured_is_reported(folder):
     ],
     ids=" ".join,
 )
-def test_a_moved_option_is_refused_and_its_script_is_named(folder, words, named):
-    done = rdrr("bench", *(str(folder) if word == "{folder}" else word for word in words))
+def test_a_moved_option_is_refused_and_its_script_is_named(random_folder, words, named):
+    done = rdrr("bench", *(str(random_folder) if word == "{folder}" else word for word in words))
     assert f"benchmarks/{named}" in error_line(done, 2)
     assert (ROOT / "benchmarks" / named).is_file()
 
@@ -87,6 +77,6 @@ def test_the_help_lists_no_option_that_has_moved():
     ]
 
 
-def test_wrong_usage_is_one_line_and_exit_code_2(folder):
-    done = rdrr("bench", folder, "--prompt-tokens", 400, "--tokens", 400)
+def test_wrong_usage_is_one_line_and_exit_code_2(random_folder):
+    done = rdrr("bench", random_folder, "--prompt-tokens", 400, "--tokens", 400)
     assert "no room" in error_line(done, 2)

@@ -28,6 +28,15 @@ LLAMA_CONFIG = {
     "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
+ODD = {
+    "num_hidden_layers": 1,
+    "hidden_size": 192,
+    "intermediate_size": 320,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+}
+"""With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256."""
 
 
 def to_stored(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -12,17 +12,7 @@ from rdrr_format.encoding import encode_tensor, stored_rows
 from rdrr_format.errors import FormatError
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 from rdrr_manifests.package import open_package, validate
-from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
-
-# With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
-ODD = {
-    "num_hidden_layers": 1,
-    "hidden_size": 192,
-    "intermediate_size": 320,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-}
+from support.safetensor_files import ODD, from_stored, llama_tensors, to_stored, write_llama
 
 
 def report_of(folder):
