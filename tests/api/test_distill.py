@@ -17,6 +17,7 @@ from rdrr_manifests.graph.ops import uses, values_read
 from rdrr_manifests.package import open_package
 from rdrr_runtime.reference.stack import TextStack
 from support.checkpoints import make_model, save_checkpoint
+from support.drafts import draft_of
 from support.encoders import make_encoder, save_encoder
 from support.tiny_models import ALL_MODELS
 
@@ -37,19 +38,6 @@ def short_training(monkeypatch, rng):
         monkeypatch.setattr(module, "HELD_OUT", 8)
     for name, value in {"STEPS": 12, "CHECKS": 2, "RATE": 0.01, "WARMUP": 2}.items():
         monkeypatch.setattr(_trained_codes, name, value)
-
-
-def draft_of(name, rng, folder, *, layers=2, **options):
-    """A draft of a tiny random model; two layers show how stages follow each other."""
-    tiny = next((model for model in ALL_MODELS if model.model_type == name), None)
-    if tiny is None:
-        save_encoder(make_encoder(name, rng), folder / "source")
-    else:
-        model = make_model(tiny, rng, num_hidden_layers=layers)
-        save_checkpoint(model, folder / "source", dtype="float32")
-    convert(folder / "source", folder / "plain", quantize="f32")
-    convert(folder / "source", folder / "unrefined", **options)
-    return Draft(folder / "plain", folder / "unrefined", folder / "encoded")
 
 
 def divergences(note):

@@ -12,23 +12,12 @@ from rdrr._refining import Draft, refine
 from rdrr_converter.convert import convert
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
-from support.checkpoints import make_model, save_checkpoint
 from support.commands import ROOT, error_line
 from support.commands import rdrr as run
-from support.tiny_models import ALL_MODELS
+from support.drafts import draft_of
 
 HELD_OUT = ROOT / "tests/data/text/heldout.txt"
 LAYOUTS = {"rows": {}, "transposed": {"transpose_weights": True, "fuse_gate_up": True}}
-
-
-def draft_of(name, rng, folder, **options):
-    """A draft of a tiny random model."""
-    tiny = next(model for model in ALL_MODELS if model.model_type == name)
-    model = make_model(tiny, rng, num_hidden_layers=2)
-    save_checkpoint(model, folder / "source", dtype="float32")
-    convert(folder / "source", folder / "plain", quantize="f32")
-    convert(folder / "source", folder / "unrefined", **options)
-    return Draft(folder / "plain", folder / "unrefined", folder / "encoded")
 
 
 @pytest.fixture

@@ -54,16 +54,17 @@ class Base:
 
 def base(value: Any) -> Base:
     """Return a sound value with the paths of all values inside it."""
-    return Base(json.dumps(value), tuple(_paths(value)) or ((),))
+    return Base(json.dumps(value), tuple(paths_in(value)) or ((),))
 
 
-def _paths(value: Any, before: Path = ()) -> list[Path]:
+def paths_in(value: Any, before: Path = ()) -> list[Path]:
+    """Return the path of every value inside a JSON value."""
     paths: list[Path] = []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
         paths.append((*before, key))
         if isinstance(inner, (dict, list)):
-            paths += _paths(inner, (*before, key))
+            paths += paths_in(inner, (*before, key))
     return paths
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.json_edits import paths_in
 from hypothesis import given
 from hypothesis import strategies as st
 from rdrr_format.errors import ManifestError, RdrrError
@@ -50,18 +51,7 @@ VALUES = st.recursive(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return every path inside a JSON value."""
-    inside: list[tuple[Any, ...]] = []
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        inside.append((*path, key))
-        if isinstance(inner, (dict, list)):
-            inside += places(inner, (*path, key))
-    return inside
-
-
-PLACES = tuple(places(base) for base in BASES)
+PLACES = tuple(paths_in(base) for base in BASES)
 
 
 @st.composite

@@ -32,6 +32,14 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return folder
 
 
+def saved(folder: Path, model: Any, settings: dict[str, Any]) -> Path:
+    """Write a checkpoint with a tokenizer and the settings of its image processor."""
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
 def manifest_of(folder: Path) -> Manifest:
     assert validate(folder, deep=True).faults == ()
     return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
@@ -96,15 +104,12 @@ def tiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder, rng = tmp_path_factory.mktemp("smolvlm") / "model", generator_of(request)
     # `size` and the like stand in published towers, and are the image processor's.
     published = {"size": {"longest_edge": 56}, "use_base_siglip": False}
-    make_multimodal("smolvlm", rng, published).save_pretrained(folder)
-    write_tokenizer(folder)
     settings = {
         "image_processor_type": "SmolVLMImageProcessor",
         "max_image_size": {"longest_edge": 28},
         "size": {"longest_edge": 56},
     }
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
+    return saved(folder, make_multimodal("smolvlm", rng, published), settings)
 
 
 def test_a_tower_with_the_body_of_siglip_is_a_package_with_its_text_model(tiled, tmp_path):
@@ -157,15 +162,12 @@ def test_a_tower_that_cannot_be_used_is_left_out_and_the_note_says_why(
 def of_gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("gemma3") / "model", generator_of(request)
     tower = {"image_size": 56, "vision_use_head": False}
-    make_multimodal("gemma3", rng, tower).save_pretrained(folder)
-    write_tokenizer(folder)
     settings = {
         "image_processor_type": "Gemma3ImageProcessorFast",
         "size": {"height": 56, "width": 56},
         "do_pan_and_scan": None,
     }
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
+    return saved(folder, make_multimodal("gemma3", rng, tower), settings)
 
 
 def test_a_tower_of_gemma_3_makes_tokens_of_means_that_the_text_model_sees_whole(
@@ -226,11 +228,8 @@ def of_gemma4(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     # `default_output_length` and the like stand in published towers.
     published = {"default_output_length": 280, "global_head_dim": 16}
     both_ways = {"use_bidirectional_attention": "vision"}
-    make_gemma4(rng, published, **both_ways).save_pretrained(folder)
-    write_tokenizer(folder)
     settings = {"image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": 70}
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
+    return saved(folder, make_gemma4(rng, published, **both_ways), settings)
 
 
 def test_a_tower_of_gemma_4_states_its_form_and_which_layers_see_images_whole(of_gemma4, tmp_path):
