@@ -236,7 +236,6 @@ def test_a_model_that_does_not_fit_is_trained_stage_by_stage(tmp_path, rng, monk
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_training")
 def test_experts_of_a_stage_are_trained(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(_trained_codes, "STEPS", 4)
     draft = draft_of("qwen3_moe", rng, tmp_path)
     fit_only_stages(draft, monkeypatch)
     names = {path.name for path in refine(draft, ["distill"]).folder.iterdir()}

@@ -298,7 +298,7 @@ def test_the_help_says_how_completion_is_installed_and_it_is_printed():
 @pytest.mark.parametrize("columns", [60, 120])
 def test_bars_and_tables_fit_the_terminal(shallow_checkpoint, columns, tmp_path):
     shown = shown_in_a_terminal("convert", shallow_checkpoint, tmp_path / "out", columns=columns)
-    for word in ("reading", "converting", "verifying", "of 6.8 M weights", "worst error"):
+    for word in ("reading", "converting", "verifying", "of 2.9 M weights", "worst error"):
         assert word in shown
     assert ("model.embed_tokens.weight" in shown) == (columns == 120)
     summary = [line for line in shown.replace("\r", "\n").splitlines() if "million weights" in line]

@@ -65,14 +65,13 @@ print(json.dumps({"memory_used": max(peaks) - before, "weights": backend.info.we
 
 
 @pytest.fixture
-def package_of(tmp_path, rng, monkeypatch):
+def package_of(tmp_path, rng):
     """Return a function that writes a package with a number of layers, in shards of 16 MiB."""
-    monkeypatch.setattr("support.packages.INNER", 8192)
 
     def make(dtype: str, layers: int) -> Path:
-        monkeypatch.setattr("support.packages.LAYERS", layers)
         folder = tmp_path / f"{dtype}-{layers}"
-        write_random_package(folder, in_shards(llama_manifest(dtype), SHARD), rng)
+        manifest = llama_manifest(dtype, layers=layers, inner=8192)
+        write_random_package(folder, in_shards(manifest, SHARD), rng)
         return folder
 
     return make

@@ -71,7 +71,7 @@ class Product:
         fused: Whether several matrices, or the ops before or after them, share the launch.
         gate: Whether an activation joins the outputs of gate and up.
         partials: Number of partial results of attention to join before the product; 0 for none.
-        apart: Whether each matrix has a y of its own.
+        separate_outputs: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
         shared_bytes: Bytes of the buffer for matrices that are rounded before the product.
         rounds_scalars: Whether 16-bit weights may be rounded to int8.
