@@ -344,6 +344,24 @@ def checked_id(value: Any) -> int:
     return int(token_id)
 
 
+def normalized_texts(normalizer: Mapping[str, Any], texts: Sequence[str]) -> list[str]:
+    """Return texts as the normalizer that a `tokenizer.json` describes changes them.
+
+    Raises:
+        UsageError: A text cannot be written in UTF-8, or is too long.
+        FormatError: The normalizer could make a text grow too much.
+        ManifestError: The library does not read it.
+    """
+    from tokenizers import Tokenizer
+
+    growth = normalizer_growth(normalizer)
+    for text in texts:
+        check_text_size(_utf8_size(text), growth, "the text is too long to be normalized")
+    with foreign_errors(lambda said: ManifestError("cannot be read as a normalizer", found=said)):
+        file = json.dumps({"model": _NO_WORDS, "normalizer": normalizer})
+        return list(map(Tokenizer.from_str(file).normalizer.normalize_str, texts))
+
+
 def _description(step: Any) -> Any:
     """Return the library's JSON description of a normalizer, decoder or post-processor."""
     return None if step is None else json.loads(step.__getstate__())
