@@ -14,7 +14,7 @@ from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.gpu_tower import FEWEST_PATCHES, LoadedTower, TowerBuffers, dry_run_tower
 from rdrr_runtime.images.places import axis_frequencies
 from rdrr_runtime.images.sizes import most_patches
-from rdrr_runtime.phases.products.linear import FEW_ROWS
+from rdrr_runtime.phases.products.linear import CROSSOVER
 from rdrr_runtime.program.export import CHUNK_BYTES, program_of
 from rdrr_runtime.program.load_steps import vector_part, weight_steps
 from rdrr_runtime.program.schema import Contexts, Program, Role
@@ -53,7 +53,7 @@ def make_tower_program(
         return None
     merged = graph.vision.merge_size**2
     multiple = max(FEWEST_PATCHES, TOKENS * merged)
-    least = align((FEW_ROWS + 1) * merged, multiple)  # fewer tokens have other kernels
+    least = align((CROSSOVER + 1) * merged, multiple)  # fewer tokens have other kernels
     most = max(least, align(most_patches(processor, most_tokens), multiple))
     contexts = Contexts(least=least, most=most, multiple=multiple)
 

@@ -17,7 +17,7 @@ from rdrr_runtime.compile.choice.hints import Hint
 from rdrr_runtime.compile.choice.preferences import Arithmetic, Preferences
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.products import matmul_int8, matmul_subgroup, matvec, matvec_rows
-from rdrr_runtime.phases.products.linear import GEMV_ROWS, few_rows
+from rdrr_runtime.phases.products.linear import GEMV_ROWS, crossover
 from rdrr_runtime.phases.products.requantize import in_rows, is_rounded, whole_bytes
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
@@ -229,7 +229,7 @@ _TILES = ProductKernel(Family.TILES, False, False, _never)
 
 def _in_order(product: Product) -> tuple[ProductKernel, ...]:
     """Return all kernels in order of preference, which for many rows puts tiles before the rest."""
-    if product.ctx.max_rows <= few_rows(product.weights):
+    if product.ctx.max_rows <= crossover(product.weights):
         return (*_FUSED_AND_INT8, *_GENERAL, _TILES)
     return (*_FUSED_AND_INT8, _TILES, *_GENERAL)
 

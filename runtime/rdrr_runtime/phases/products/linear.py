@@ -33,7 +33,7 @@ WIDE_BYTES = 24_576  # bytes of workgroup memory of the wide tile
 GEMV_ROWS = 8
 """Most token rows of an item of gemv_row, which reads each weight once for them."""
 
-FEW_ROWS, FEW_ROWS_OF_BLOCKS = 128, 32
+CROSSOVER, CROSSOVER_OF_BLOCKS = 128, 32
 """Token rows up to which gemv_row is faster than tiles. A pass of llama-1b in F16 on an H200 takes
 4.0 ms and 17.6 for 12 rows, 7.0 and 18.5 for 32, 17.2 and 21.5 for 128."""
 
@@ -167,14 +167,14 @@ def linear(
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
-    many = tiled if tiled is not None else rows > few_rows([weight])
+    many = tiled if tiled is not None else rows > crossover([weight])
     lower = _matmul_tiled if many else _gemv_row
     return [lower(call, bound, rows) for bound in bind_parts(weight)]
 
 
-def few_rows(weights: Iterable[GpuWeight]) -> int:
+def crossover(weights: Iterable[GpuWeight]) -> int:
     """Return the token rows up to which `gemv_row` multiplies by matrices faster than tiles."""
-    return FEW_ROWS_OF_BLOCKS if any(weight.dtype.is_block for weight in weights) else FEW_ROWS
+    return CROSSOVER_OF_BLOCKS if any(weight.dtype.is_block for weight in weights) else CROSSOVER
 
 
 def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
