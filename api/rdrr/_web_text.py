@@ -71,8 +71,10 @@ def _loses_added_tokens(tokenizer: Mapping[str, Any]) -> bool:
     """Return whether the library takes an added token for another, by the order of a hash table."""
     from rdrr_format.bounded_tokenizer import normalized_texts
 
-    added, normalizer = tokenizer.get("added_tokens") or (), tokenizer.get("normalizer")
-    contents = {token["content"] for token in added if token.get("normalized")} - {""}
+    added, normalizer = tokenizer.get("added_tokens"), tokenizer.get("normalizer")
+    listed = added if isinstance(added, list) else ()
+    tokens = [token for token in listed if isinstance(token, Mapping) and token.get("normalized")]
+    contents = {str(token.get("content", "")) for token in tokens} - {""}
     texts = set(normalized_texts(normalizer, [*contents])) if normalizer else contents
     return len(texts) < len(contents) or "" in texts
 

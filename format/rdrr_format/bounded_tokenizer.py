@@ -354,12 +354,13 @@ def normalized_texts(normalizer: Mapping[str, Any], texts: Sequence[str]) -> lis
     """
     from tokenizers import Tokenizer
 
-    growth = normalizer_growth(normalizer)
-    for text in texts:
-        check_text_size(_utf8_size(text), growth, "the text is too long to be normalized")
     with foreign_errors(lambda said: ManifestError("cannot be read as a normalizer", found=said)):
         file = json.dumps({"model": _NO_WORDS, "normalizer": normalizer})
-        return list(map(Tokenizer.from_str(file).normalizer.normalize_str, texts))
+        steps = Tokenizer.from_str(file).normalizer
+        growth = normalizer_growth(_description(steps))
+        for text in texts:
+            check_text_size(_utf8_size(text), growth, "the text is too long to be normalized")
+        return list(map(steps.normalize_str, texts))
 
 
 def _description(step: Any) -> Any:

@@ -9,6 +9,7 @@ import json
 
 import pytest
 from rdrr._web_text import unread_in_browsers
+from rdrr_format.errors import ManifestError
 from support import text_vectors, tokenizer_steps
 from support.selected_tests import is_covering
 
@@ -52,6 +53,22 @@ def test_a_tokenizer_that_browsers_would_read_differently_has_the_name_of_why(ca
     sound = next(iter(VECTORS["kinds"].values()))["tokenizer"]
     assert unread_in_browsers(sound) is None
     assert unread_in_browsers(sound | case["parts"]) == case["name"]
+
+
+@pytest.mark.parametrize(
+    "added", [7, {"a": 1}, [7], [{"normalized": True}], [{"normalized": True, "content": []}]]
+)
+def test_added_tokens_of_another_form_are_no_fault_of_the_program(added):
+    sound = next(iter(VECTORS["kinds"].values()))["tokenizer"]
+    assert unread_in_browsers(sound | {"added_tokens": added}) is None
+
+
+def test_a_normalizer_that_cannot_be_read_is_an_error_of_the_tokenizer():
+    sound = next(iter(VECTORS["kinds"].values()))["tokenizer"]
+    added = [{"id": 900001, "content": "x", "normalized": True, "special": False}]
+    parts = {"added_tokens": added, "normalizer": {"type": "Replace"}}
+    with pytest.raises(ManifestError, match="cannot be read as a normalizer"):
+        unread_in_browsers(sound | parts)
 
 
 def test_browsers_read_the_tokenizers_of_the_vectors():

@@ -53,6 +53,7 @@ def test_a_tower_has_one_program_for_images_of_all_sizes(package, program):
         alone = tower_of(package, patches // 4)
         assert sizes(at_context(program, patches)) == sizes(at_context(alone, patches))
         assert at_context(program, patches) == at_context(alone, patches)
+    assert tower_of(package, 64).contexts.most == 768
     assert tower_of(package, 256).contexts.most == 1024  # what the context has room for
 
 
