@@ -45,3 +45,10 @@ test('long lists of entries are cut', () => {
   const entries = [1, 2, 3].map((id) => ({ id, count: 1, bias: 0 }));
   assert.deepEqual(entriesWords(records, entries, 2).map(([size]) => size), [2, 1]);
 });
+
+test('a field that this runtime does not know is refused, and one that it knows is not', () => {
+  const header = records['step_header']!;
+  const newer = { ...records, step_header: { ...header, fields: { ...header.fields, threshold: 'f32' } } } as Records;
+  assert.throws(() => packStep(newer, { tokens: [5], slots: [0] }), /the field threshold in a record, which this runtime does not know/);
+  assert.equal(packStep(records, { tokens: [5], slots: [0] })[0], 1);
+});

@@ -272,8 +272,8 @@ class ByteLevelDecoder implements TokenDecoder {
 }
 
 // Whether tokens at the beginning of a text have any text, looking at few of them.
-function hasText(join: Join, tokens: readonly string[], step = 64): boolean {
-  for (let end = step; end < tokens.length; end += 64 * step) if (join(tokens.slice(0, end))) return true;
+function hasText(join: Join, tokens: readonly string[]): boolean {
+  for (let end = 64; end < tokens.length; end += 64 * 64) if (join(tokens.slice(0, end))) return true;
   return join(tokens) !== '';
 }
 
