@@ -68,7 +68,6 @@ class AttentionScan(AttentionRecord):
 
     Attributes:
         split: Whether each workgroup writes the partial result of one split of the keys.
-        subgroups: Whether reductions use subgroup operations.
         splits: Number of splits of the keys.
     """
 
@@ -85,7 +84,6 @@ class AttentionCombine(Record):
     """Parameters of attention_combine.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         heads: Query heads.
         head_dim: Head dimension.
         splits: Number of splits of the keys.

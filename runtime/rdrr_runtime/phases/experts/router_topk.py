@@ -74,7 +74,6 @@ class RouterTopK(Record):
         biased: Whether a bias is added to the scores by which experts are selected.
         scaled: Whether the routing weights are multiplied by a factor of each expert.
         group_score: `max` or `top2`; empty if experts are not grouped.
-        subgroups: Whether reductions use subgroup operations.
         experts: Number of experts.
         top_k: Experts selected for a row.
         groups: Groups of experts; None if experts are not grouped.

@@ -39,8 +39,6 @@ class NormRecord(Record):
 
     Attributes:
         mode: `out` (y = norm(x)), `in_place` (x = norm(x)) or `post` (x = x + norm(r)).
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a vector.
         per_row: Vectors of a token row.
         eps: Epsilon added to the mean square or the variance.

@@ -55,7 +55,6 @@ class HalfRowsRecord(Record):
         k: Elements of a row.
         k_padded: Elements of a row, zero padding included; a multiple of `K_TILE`.
         held: Vectors of 4 elements that a thread holds.
-        subgroups: Whether reductions use subgroup operations.
         value: Type of the result.
         input: The op that is computed first: `plain` for none, `norm`, `gate` or `combine`.
         joined: For `gate`: whether gate and up are the two halves of one row.

@@ -75,7 +75,6 @@ class MatmulSubgroup(WeightsRecord):
         outputs: Outputs of each matrix.
         accumulate: Add to y instead of replacing it.
         k_padded: Inputs, zero padding included.
-        y_rows: With several splits: rows of y for each of them.
     """
 
     shader = "products/matmul_subgroup"

@@ -30,12 +30,7 @@ class EmbedRecord(WeightsRecord):
     """Parameters of embed.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         k: Elements of a row.
-        units: Half units (32 weights) of a row.
-        outputs: Rows of the bound part of the table.
-        first: Index of the part's first row in the table.
-        rows: Rows of the whole table.
         scale: Factor on every value.
         clears: Whether the phase also clears memory for a later one.
         cleared_words: Words that it clears.

@@ -20,13 +20,8 @@ class PositionEmbedRecord(WeightsRecord):
     """Parameters of position_embed.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         by_type: Whether the row of the table is that of the token's type.
         k: Elements of a row.
-        units: Half units (32 weights) of a row.
-        outputs: Rows of the bound part of the table.
-        first: Index of the part's first row in the table.
-        offset: Row of position 0.
     """
 
     shader = "rows/position_embed"

@@ -129,9 +129,7 @@ class DeltaRuleRecord(Record):
 
     Attributes:
         columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
         steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
         eps: See `DeltaSpec`.
         rows: Token rows of a call.
@@ -154,7 +152,6 @@ class DeltaRuleChunks(Record):
 
     Attributes:
         chunk: Rows of a chunk.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
         eps: See `DeltaSpec`.
     """
@@ -175,7 +172,6 @@ class DeltaRuleScan(Record):
         chunk: Rows of a chunk.
         columns: Columns of a state for one item.
         key_dim: Elements of a key.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
     """
 

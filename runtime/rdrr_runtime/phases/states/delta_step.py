@@ -76,13 +76,10 @@ class DeltaStep(Record):
 
     Attributes:
         columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
         steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the delta rule.
         eps: See `DeltaSpec`.
         kernel: See `StepSpec`, like the following.
-        stride: Elements of a projected row.
         strength: Index of the first write strength.
         decay: Index of the first decay.
     """

@@ -127,9 +127,7 @@ class StateSpaceRecord(Record):
 
     Attributes:
         columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
         steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
         form: Form of the steps.
         rows: Token rows of a call.
@@ -152,7 +150,6 @@ class StateSpaceProducts(Record):
 
     Attributes:
         chunk: Rows of a chunk.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
     """
 
@@ -171,7 +168,6 @@ class StateSpaceScan(Record):
         chunk: Rows of a chunk.
         columns: Columns of a state for one item.
         state_dim: Elements of B and C.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
         form: Form of the steps.
     """

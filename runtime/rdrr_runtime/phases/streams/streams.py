@@ -22,7 +22,6 @@ class Streams(Record):
 
     Attributes:
         mode: `mix`, `correct`, `add` or `mean`.
-        value: Type of the activations, `f32` or `f16`.
         count: Streams of a row.
         stream: For `correct` the stream that the update replaces, for `add` the first that changes.
         width: Elements of a stream.
