@@ -15,21 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-
-
-@dataclass(frozen=True)
-class NormTuning(Params):
-    """Tuning parameters of a norm.
-
-    Attributes:
-        workgroup: Threads of a workgroup, which normalises one vector; a power of two.
-    """
-
-    workgroup: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +120,8 @@ class NormForm:
         )
 
 
-CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
+CANDIDATES = (32, 64, 128, 256, 512, 1024)
+"""Threads of a workgroup, which normalises one vector."""
 
 
 def normalize(
@@ -193,11 +182,8 @@ def _lower(
         size = form.width * (form.per_row if form.per_vector else 1)
         need_floats(f"{label}: {name}", buffer, 1 if name == "factor" else size)
     record = form.record(ctx, mode)
-    tuning_key = ctx.tuning_key(
-        f"norm {record.name} {form.per_row}x{form.width}, {rows} rows",
-        NormTuning(record.threads),
-        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
-    )
+    name = f"norm {record.name} {form.per_row}x{form.width}, {rows} rows"
+    tuning_key = ctx.workgroup_key(name, record.threads, CANDIDATES)
     record = replace(record, threads=tuning_key.used.workgroup)
     work = Work(form.per_row, None if single_row else 1)
     return [Phase(record, {**values, **vectors}, work, label, (tuning_key,))]
