@@ -53,9 +53,9 @@ class Record:
     `choice` becomes a variable of the shader's template instead.
 
     A subclass documents its fields, except those whose meaning stands beside their constant in the
-    shader or in the spec of the op, and two that mean this unless it says otherwise: `value`, the
-    type of the activations, `f32` or `f16`, and `subgroups`, whether reductions use subgroup
-    operations.
+    shader or in the spec or the tuning parameters from which they come, and two that mean this
+    unless it says otherwise: `value`, the type of the activations, `f32` or `f16`, and `subgroups`,
+    whether reductions use subgroup operations.
 
     Attributes:
         shader: Path of the shader in `folder` without the suffix, e.g. `products/matvec`.

@@ -105,11 +105,6 @@ class MatmulInt8(LinearRecord):
     """Parameters of matmul_int8.wgsl.
 
     Attributes:
-        tile_m: Rows of a tile.
-        tile_n: Outputs of a tile.
-        tm: Rows of a thread.
-        tn: Outputs of a thread.
-        teams: Teams of threads that share the inputs of a tile.
         halves: Whether each 16 inputs of x have a scale, instead of each 32; only for weights in
             groups of 32 without minimums.
         rows: Rows that the buffers of x hold, the stride of x.

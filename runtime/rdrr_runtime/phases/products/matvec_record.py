@@ -137,13 +137,9 @@ class MatvecRows(WeightsRecord):
         bias: Whether a bias is added.
         concatenated: Whether the outputs of several matrices or parts lie side by side in one y.
         rows: Token rows of a team, a power of two; 1 with experts.
-        groups: Groups of teams that compute the same outputs for different token rows.
-        staged: Whether the inputs of an item's rows are staged in workgroup memory.
         looped: Whether a workgroup computes several items.
         t: Threads of a team; the threads of a team share the sum of an output.
         lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
-        outputs: Outputs that a team computes at a time; gate and up count as two.
-        ahead: Whether to load the next weights before multiplying the current ones.
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
         halves: Whether each 16 inputs have a scale, instead of each 32; only for weights in groups
             of 32 without minimums.
