@@ -30,6 +30,17 @@ class Params:
         return ", ".join(f"{name} {value}" for name, value in self.as_dict().items())
 
 
+@dataclass(frozen=True)
+class Workgroup(Params):
+    """The tuning parameter of kernels that have no other.
+
+    Attributes:
+        workgroup: Threads of a workgroup.
+    """
+
+    workgroup: int
+
+
 P = TypeVar("P", bound=Params)
 
 

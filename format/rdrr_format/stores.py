@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from rdrr_format.durable import rename_durably
 from rdrr_format.errors import StoreError
-from rdrr_format.file_names import check_name
-from rdrr_format.links import check_link
+from rdrr_format.file_names import check_link, check_name
 from rdrr_format.regular_files import map_regular, read_span, regular_file
 
 Bytes = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ import rdrr
 from rdrr import _web_targets
 from rdrr.cli import app
 from rdrr_format.errors import ManifestError, StoreError
-from rdrr_format.links import check_link
+from rdrr_format.file_names import check_link
 from rdrr_format.stores import LocalStore
 from support.checkpoints import write_tokenizer
 from support.commands import error_line

@@ -83,6 +83,7 @@ class Bench:
         self._loaded.clear()
 
     def _alternate(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
+        """Run both sides once a round, so that a change of the GPU's clock meets both alike."""
         few_tokens = ablation.slow.backend == "cpu" or not ablation.slow.cached
         tokens = min(self.work.tokens, CPU_TOKENS) if few_tokens else self.work.tokens
         repeat = 1 if ablation.slow.backend == "cpu" else self.work.repeat

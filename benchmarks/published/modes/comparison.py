@@ -141,6 +141,7 @@ def _alternate(
     prompt: list[int],
     work: Workload,
 ) -> list[list[Run]]:
+    """Return the runs of each mode; a round runs every mode once, so that all share a clock."""
     runs: list[list[Run]] = [[] for _ in modes]
     for index in range(work.repeat + 1):
         for mode, runs_of_mode in zip(modes, runs, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rdrr_format.bounded_json import JsonBounds, parse_json
 from rdrr_format.errors import FormatError, SourceError
-from rdrr_format.links import check_link
+from rdrr_format.file_names import check_link
 from rdrr_format.regular_files import read_regular, regular_file
 
 from rdrr_converter.checkpoint.pointers import pointer_hint

@@ -8,7 +8,7 @@ of the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,32 @@ def notes_on_window(config: Config, settings: Sequence[Setting]) -> Notes:
 
 WITHOUT_BIASES = fixed(attention_bias=False)
 """No biases, since no file states them; those that exist are used in any case."""
+
+
+ROTATED_PART = Setting(
+    lambda _, config: {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)}
+)
+"""The rotated part of a head, which is the whole head if the file does not state it."""
+
+TANH_GELU = Setting(
+    notes=lambda _: ("llama.cpp computes the tanh form of GELU for this architecture",)
+)
+"""The exact GELU of published models, which is not in the metadata."""
+
+
+def period_of(flags: Sequence[bool], periods: Iterable[int]) -> int | None:
+    """Return the first of some periods n at which every n-th layer is false and all others true.
+
+    Args:
+        flags: A flag for each layer.
+        periods: The periods to try.
+
+    Returns:
+        The period; None if the layers follow none of them.
+    """
+    layers = range(1, len(flags) + 1)
+    fitting = (n for n in periods if list(flags) == [layer % n != 0 for layer in layers])
+    return next(fitting, None)
 
 
 def rope_sections(config: Config) -> list[int]:

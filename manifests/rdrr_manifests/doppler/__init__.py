@@ -5,9 +5,8 @@ the token ids that rdrr gives (`tests/doppler`). These modules know manifests on
 converter can write by them and `rdrr validate --profile doppler` can check by them.
 """
 
-from rdrr_manifests.doppler.execution import SCHEMA, execution_graph
+from rdrr_manifests.doppler.execution import SCHEMA, execution_graph, with_execution_graph
 from rdrr_manifests.doppler.limits import TYPES, Obstacle, obstacles
-from rdrr_manifests.doppler.manifest import with_execution_graph
 from rdrr_manifests.doppler.session import SESSION
 from rdrr_manifests.doppler.steps import ExecutionStep, execution_steps
 

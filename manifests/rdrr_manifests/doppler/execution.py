@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rdrr_manifests.doppler.kernels import KERNELS
-from rdrr_manifests.models import Manifest
+from rdrr_manifests.models import Inference, Manifest
 
 SCHEMA = "doppler.execution/v1"
 """`inference.schema` of a manifest with an execution graph."""
@@ -19,6 +19,13 @@ SCHEMA = "doppler.execution/v1"
 _BLOCK_TYPES = ("Q4_K", "Q4_K_M")
 
 Step = list[str]
+
+
+def with_execution_graph(manifest: Manifest) -> Manifest:
+    """Return the manifest with `inference.schema` and `inference.execution` for DOPPLER."""
+    inference = manifest.inference.model_dump(by_alias=True)
+    inference |= {"schema": SCHEMA, "execution": execution_graph(manifest)}
+    return manifest.model_copy(update={"inference": Inference.model_validate(inference)})
 
 
 def execution_graph(manifest: Manifest) -> dict[str, Any]:

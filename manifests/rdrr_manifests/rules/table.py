@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rdrr_manifests.rules import (
-    agreement,
     architecture,
+    graph,
     hints,
     identity,
     processor,
@@ -19,7 +19,7 @@ STRUCTURE: tuple[Rule, ...] = (
     *shards.RULES,
     *tensors.RULES,
     *architecture.RULES,
-    *agreement.RULES,
+    *graph.RULES,
     *hints.RULES,
     *processor.RULES,
     *vision.RULES,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.capabilities import INT8_DOT, Capabilities
-from rdrr_device.tuning import P, Tuning, TuningKey
+from rdrr_device.tuning import P, Tuning, TuningKey, Workgroup
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.generation_state import State
@@ -123,6 +123,17 @@ class OpContext:
                 if threads.items() <= candidate.as_dict().items()
             )
         return self.tuning.tuning_key(name, default, candidates)
+
+    def workgroup_key(self, what: str, default: int, sizes: Iterable[int]) -> TuningKey[Workgroup]:
+        """Return the tuning key of a kernel whose workgroups may have several numbers of threads.
+
+        Args:
+            what: See `tuning_key`.
+            default: Threads to use if the profile has none.
+            sizes: Numbers of threads that the kernel can run with, if the device has as many.
+        """
+        candidates = (Workgroup(size) for size in sizes if size <= self.max_threads)
+        return self.tuning_key(what, Workgroup(default), candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
         """Check that a buffer holds `count` activation values.

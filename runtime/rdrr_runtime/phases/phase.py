@@ -52,6 +52,11 @@ class Record:
     nested dataclass becomes a constant of its own. None declares no constant. A field declared with
     `choice` becomes a variable of the shader's template instead.
 
+    A subclass documents its fields, except those whose meaning stands beside their constant in the
+    shader or in the spec or the tuning parameters from which they come, and two that mean this
+    unless it says otherwise: `value`, the type of the activations, `f32` or `f16`, and `subgroups`,
+    whether reductions use subgroup operations.
+
     Attributes:
         shader: Path of the shader in `folder` without the suffix, e.g. `products/matvec`.
         folder: Template folder of the shader.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.dry_run import DryRunArena
-from rdrr_device.tuning import OPS, Tuning
+from rdrr_device.tuning import OPS, Tuning, Workgroup
 from rdrr_runtime.compile.choice.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
 from rdrr_runtime.exec.executor import DispatchExecutor
@@ -21,7 +21,6 @@ from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
 from rdrr_runtime.phases.products import matmul_int8
 from rdrr_runtime.phases.products.matmul_int8 import Tile
 from rdrr_runtime.phases.rows import embed
-from rdrr_runtime.phases.rows.embed import EmbedTuning
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.seeds import generator_of
@@ -56,11 +55,11 @@ def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
 
 
 def test_stored_parameters_are_used_only_if_they_are_a_candidate():
-    tuning = Tuning().with_params("norm here", EmbedTuning(64))
-    default, others = EmbedTuning(32), (EmbedTuning(32), EmbedTuning(64))
-    assert tuning.tuning_key("norm here", default, others).used == EmbedTuning(64)
+    tuning = Tuning().with_params("norm here", Workgroup(64))
+    default, others = Workgroup(32), (Workgroup(32), Workgroup(64))
+    assert tuning.tuning_key("norm here", default, others).used == Workgroup(64)
     assert tuning.tuning_key("norm there", default, others).used == default
-    assert tuning.tuning_key("norm here", default, (EmbedTuning(128),)).used == default
+    assert tuning.tuning_key("norm here", default, (Workgroup(128),)).used == default
     assert tuning.without(["norm here"]).tuning_key("norm here", default, others).used == default
     for foreign in ({"workgroup": 7}, {"threads": 64}, {"workgroup": 64, "team": 2}, {}):
         assert (
@@ -71,18 +70,18 @@ def test_stored_parameters_are_used_only_if_they_are_a_candidate():
 def test_candidates_are_listed_when_they_are_asked_for():
     checked = []
 
-    def fits(params: EmbedTuning) -> bool:
+    def fits(params: Workgroup) -> bool:
         checked.append(params.workgroup)
         return params.workgroup < 256
 
-    default, forms = EmbedTuning(32), [EmbedTuning(size) for size in (32, 64, 64, 128, 256)]
+    default, forms = Workgroup(32), [Workgroup(size) for size in (32, 64, 64, 128, 256)]
     key = Tuning().tuning_key("norm here", default, filter(fits, forms))
     assert not checked
-    assert key.candidates == key.candidates == (EmbedTuning(64), EmbedTuning(128))
+    assert key.candidates == key.candidates == (Workgroup(64), Workgroup(128))
     assert checked == [32, 64, 64, 128, 256]
     stored = Tuning({"norm here": {"workgroup": 128}})
     key = stored.tuning_key("norm here", default, filter(fits, forms))
-    assert (key.used, key.candidates) == (EmbedTuning(128), (EmbedTuning(64), EmbedTuning(128)))
+    assert (key.used, key.candidates) == (Workgroup(128), (Workgroup(64), Workgroup(128)))
 
 
 @pytest.mark.thorough
@@ -157,12 +156,12 @@ def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) ->
 def test_the_winner_is_measured_again_and_compared_in_whole_passes(
     package, device, monkeypatch, pairs, chosen, passes
 ):
-    monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
+    monkeypatch.setattr(embed, "CANDIDATES", (8, 16))
     _scripted(monkeypatch, [1.0, 0.9, 0.5], pairs)
     setting = replace(_setting(package, device, "dequant"), passes=(DECODE,))
     tuned = tune(setting, Tuning())
     (outcome,) = tuned.outcomes
-    assert outcome.chosen == EmbedTuning(chosen)
+    assert outcome.chosen == Workgroup(chosen)
     assert outcome.seconds <= outcome.default_seconds
     assert tuned.trials == 2
     assert len(tuned.passes) == passes

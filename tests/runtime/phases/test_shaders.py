@@ -39,7 +39,7 @@ def test_a_shader_enables_nothing(file) -> None:
 
 @pytest.mark.parametrize(("subgroups", "enabled"), [(True, "enable subgroups;\n"), (False, "")])
 def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
-    source = SHADERS.render("norms/rmsnorm.wgsl", MODE="out", SCALED=False, SUBGROUPS=subgroups)
+    source = SHADERS.render("snippets/reduce_sum.wgsl", SUBGROUPS=subgroups)
     assert for_compiler(source, WgslCompiler.TINT) == enabled + source
     assert for_compiler(source, WgslCompiler.NAGA) == source
 

@@ -6,9 +6,12 @@ import re
 from math import prod
 
 import pytest
+from rdrr_runtime import records
 from rdrr_runtime.phases import generation_state
 from rdrr_runtime.phases.phase import FOLDER
+from rdrr_runtime.phases.routes import ROUTE_WORDS
 from rdrr_runtime.phases.sampling import sample_buffers
+from rdrr_runtime.phases.sampling.fill_masks import RULES
 
 SELECTION = "sampling/snippets/selection.wgsl"
 ATOM = {"u32": 1, "f32": 1, "vec2<u32>": 2}
@@ -42,6 +45,10 @@ def words_of(source: str, kind: str) -> int:
         ("sampling/snippets/sampling_params.wgsl", "Params", sample_buffers.PARAM_WORDS),
         ("snippets/step.wgsl", "Row", generation_state.ROW_WORDS),
         ("snippets/step.wgsl", "Step", generation_state.HEADER_WORDS),
+        ("snippets/segment.wgsl", "Segment", records.SEGMENT.words),
+        ("snippets/route.wgsl", "Route", ROUTE_WORDS),
+        ("sampling/scatter_entries.wgsl", "Entry", records.ENTRY.words),
+        ("sampling/fill_masks.wgsl", "Rules", RULES.words),
     ],
 )
 def test_a_structure_has_the_words_that_the_host_reserves(snippet, struct, size):

@@ -25,6 +25,7 @@ from rdrr_converter.gguf.families.gemma import LOCAL_ROPE
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.rank_head import RankForm
 from rdrr_converter.gguf.settings import (
+    TANH_GELU,
     WRITTEN_WINDOW,
     Config,
     Entries,
@@ -81,10 +82,6 @@ def _plan_added(
     return OutgoingTensor(gguf_name, parts, parts[0].shape, "F32")
 
 
-def _note_gelu(_: Config) -> Notes:
-    return ("llama.cpp computes the tanh form of GELU for this architecture",)
-
-
 def _note_bias(_: Config) -> Notes:
     return (
         "llama.cpp adds no bias to the sum of experts: those of the model are left out, as in the "
@@ -94,7 +91,6 @@ def _note_bias(_: Config) -> Notes:
 
 _NOT_CAUSAL = Setting(write=lambda _: {"attention.causal": False})
 _TYPES = Setting(_read_types)
-_GELU = Setting(notes=_note_gelu)
 _RANK = RankForm(
     {"cls": "bert.pooler.dense", "cls.output": "classifier"},
     "cls",
@@ -111,7 +107,7 @@ _BERT = GgufArchitecture(
     outside=_OUTSIDE,
     rank=_RANK,
     plan=_plan_added,
-    settings=(_NOT_CAUSAL, _TYPES, _GELU),
+    settings=(_NOT_CAUSAL, _TYPES, TANH_GELU),
 )
 BERT = replace(_BERT, classes=("RobertaModel",))
 
@@ -162,7 +158,7 @@ JINA_BERT = replace(
         number("attention.max_alibi_bias", "max_alibi_bias", 8.0),
         _NOT_CAUSAL,
         _TYPES,
-        _GELU,
+        TANH_GELU,
     ),
 )
 NOMIC_BERT = replace(
@@ -191,7 +187,7 @@ NOMIC_BERT_MOE = replace(
         _TYPES,
         fixed(activation_function="gelu", moe_sum_bias=False, norm_topk_prob=False),
         size("moe_every_n_layers", "moe_every_n_layers"),
-        _GELU,
+        TANH_GELU,
         Setting(notes=_note_bias),
     ),
 )
@@ -231,6 +227,6 @@ MODERN_BERT = GgufArchitecture(
         size("attention.sliding_window", "sliding_window"),
         WRITTEN_WINDOW,
         Setting(_read_period, _write_period),
-        _GELU,
+        TANH_GELU,
     ),
 )

@@ -18,6 +18,7 @@ from rdrr_converter.gguf.settings import (
     Setting,
     fixed,
     number,
+    period_of,
 )
 
 LOCAL_THETA = 10000.0
@@ -106,13 +107,7 @@ def _notes_of_gemma3(config: Config) -> Notes:
 
 def _period(slides: list[bool]) -> int | None:
     """Return n if every n-th layer has no window and all others have one, else None."""
-    periods: tuple[int, ...] = (_GEMMA3_PERIOD, *range(1, len(slides) + 1))
-    for period in periods:
-        if all(
-            is_sliding == ((layer + 1) % period != 0) for layer, is_sliding in enumerate(slides)
-        ):
-            return period
-    return None
+    return period_of(slides, (_GEMMA3_PERIOD, *range(1, len(slides) + 1)))
 
 
 LOCAL_ROPE = number("rope.freq_base_swa", "rope_local_base_freq", LOCAL_THETA)

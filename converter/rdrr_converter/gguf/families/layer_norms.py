@@ -13,6 +13,8 @@ from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import (
     IGNORED_WINDOW,
+    ROTATED_PART,
+    TANH_GELU,
     Config,
     Entries,
     Notes,
@@ -29,16 +31,6 @@ _LAYERS_WITH_QUERY_NORM = 64
 _OLMO_EPS = 1e-5
 
 
-def _read_rotated_part(_: GgufMetadata, config: Config) -> dict[str, Any]:
-    """Return the rotated part of a head, which is the whole head if the file does not state it."""
-    return {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)}
-
-
-def _note_gelu(_: Config) -> Notes:
-    return ("llama.cpp computes the tanh form of GELU for this architecture",)
-
-
-_ROTATED_PART = Setting(_read_rotated_part)
 _WINDOW = Setting(lambda read, _: {"sliding_window": read.get("attention.sliding_window")})
 
 # Biases that exist are used although the flag is false.
@@ -53,14 +45,14 @@ PHI2 = GgufArchitecture(
     "PhiForCausalLM",
     {**layer_names.LAYER, "attn_qkv": "self_attn.qkv_proj"},
     layer_norm=True,
-    settings=(_ROTATED_PART, IGNORED_WINDOW),
+    settings=(ROTATED_PART, IGNORED_WINDOW),
 )
 NEMOTRON = GgufArchitecture(
     "nemotron",
     "NemotronForCausalLM",
     norm_offset=-1.0,
     layer_norm=True,
-    settings=(_ROTATED_PART, IGNORED_WINDOW),
+    settings=(ROTATED_PART, IGNORED_WINDOW),
 )
 
 
@@ -73,16 +65,16 @@ def _write_parallel(config: Config) -> Entries:
     return {"use_parallel_residual": config["use_parallel_residual"]}
 
 
-# The exact GELU of published models is not in the metadata.
 GPT_NEOX = GgufArchitecture(
     "gptneox",
     "GPTNeoXForCausalLM",
     layer_names.ONE_STACK,
     layer_norm=True,
     settings=(
-        _ROTATED_PART,
+        ROTATED_PART,
         fixed(attention_bias=False),
-        Setting(_read_parallel, _write_parallel, _note_gelu),
+        Setting(_read_parallel, _write_parallel),
+        TANH_GELU,
     ),
 )
 STABLELM = GgufArchitecture(
@@ -93,7 +85,7 @@ STABLELM = GgufArchitecture(
         ("qk_layernorm", ".q_norm.weight", True),
         ("use_parallel_residual", ".post_attention_layernorm.weight", False),
     ),
-    settings=(_ROTATED_PART, Setting(write=_write_parallel)),
+    settings=(ROTATED_PART, Setting(write=_write_parallel)),
 )
 
 
@@ -125,7 +117,8 @@ FALCON = GgufArchitecture(
     },
     settings=(
         fixed(bias=False, multi_query=False, parallel_attn=True),
-        Setting(write=_write_layout, notes=_note_gelu),
+        Setting(write=_write_layout),
+        TANH_GELU,
     ),
 )
 

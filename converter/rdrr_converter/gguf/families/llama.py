@@ -21,6 +21,7 @@ from rdrr_converter.gguf.settings import (
     Entries,
     Setting,
     fixed,
+    period_of,
     size,
 )
 
@@ -132,9 +133,8 @@ def _read_llama4(read: GgufMetadata, _: Config) -> dict[str, Any]:
 def _write_llama4(config: Config) -> Entries:
     """State the period of the layers that have experts."""
     layers, sparse = config["num_hidden_layers"], config["moe_layers"]
-    periods = range(1, layers + 1)
-    fitting = (period for period in periods if sparse == list(range(period - 1, layers, period)))
-    return {"interleave_moe_layer_step": next(fitting, 1)}
+    others = [layer not in sparse for layer in range(layers)]
+    return {"interleave_moe_layer_step": period_of(others, range(1, layers + 1)) or 1}
 
 
 LLAMA4 = GgufArchitecture(

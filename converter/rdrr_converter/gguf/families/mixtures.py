@@ -11,9 +11,10 @@ from typing import Any
 
 from rdrr_converter.gguf import layer_names
 from rdrr_converter.gguf.architecture import GgufArchitecture
-from rdrr_converter.gguf.families.post_norms import ROTATED_PART_OF_GLM, WINDOWS_OF_EXAONE
+from rdrr_converter.gguf.families.post_norms import WINDOWS_OF_EXAONE
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import (
+    ROTATED_PART,
     Config,
     Entries,
     Notes,
@@ -106,7 +107,7 @@ GLM4_MOE = GgufArchitecture(
     flags=(("use_qk_norm", ".q_norm.weight", True),),
     dense_layers=True,
     has_draft_head=True,
-    settings=(*shared_experts(_SIGMOIDS), ROTATED_PART_OF_GLM),
+    settings=(*shared_experts(_SIGMOIDS), ROTATED_PART),
 )
 
 
@@ -129,11 +130,10 @@ DOTS1 = GgufArchitecture(
 )
 
 
-def _write_shared_width(config: Config) -> Entries:
-    return {
-        "expert_shared_feed_forward_length": config["moe_intermediate_size"]
-        * config["num_shared_experts"]
-    }
+def _shared_width(experts: str) -> Setting:
+    """Return the width of all shared experts, whose number is the value of a key."""
+    key = "expert_shared_feed_forward_length"
+    return Setting(write=lambda config: {key: config["moe_intermediate_size"] * config[experts]})
 
 
 EXAONE_MOE = GgufArchitecture(
@@ -145,18 +145,13 @@ EXAONE_MOE = GgufArchitecture(
     settings=(
         WINDOWS_OF_EXAONE,  # its layers alternate as EXAONE 4's do
         *shared_experts(_SIGMOIDS, "num_experts", "num_shared_experts"),
-        Setting(write=_write_shared_width),
+        _shared_width("num_shared_experts"),
     ),
 )
 
 
 def _read_ernie(_: GgufMetadata, config: Config) -> dict[str, Any]:
     return {"moe_k": config["num_experts_per_tok"], "num_experts_per_tok": None}
-
-
-def _write_ernie(config: Config) -> Entries:
-    width, count = config["moe_intermediate_size"], config["moe_num_shared_experts"]
-    return {"expert_shared_feed_forward_length": width * count}
 
 
 # Every n-th layer of Ernie 4.5 has experts, from a first one on.
@@ -170,7 +165,7 @@ ERNIE4_5_MOE = GgufArchitecture(
         size("expert_count", "moe_num_experts"),
         Setting(_read_ernie, lambda config: {"expert_used_count": config["moe_k"]}),
         size("expert_shared_count", "moe_num_shared_experts"),
-        Setting(write=_write_ernie),
+        _shared_width("moe_num_shared_experts"),
         value("leading_dense_block_count", "moe_layer_start_index", 0),
         value("interleave_moe_layer_step", "moe_layer_interval", 1),
     ),

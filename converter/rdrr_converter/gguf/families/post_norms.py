@@ -14,6 +14,7 @@ from rdrr_converter.gguf.architecture import GgufArchitecture
 from rdrr_converter.gguf.metadata import GgufMetadata
 from rdrr_converter.gguf.settings import (
     IGNORED_WINDOW,
+    ROTATED_PART,
     WITHOUT_BIASES,
     Config,
     Entries,
@@ -99,19 +100,11 @@ EXAONE4 = GgufArchitecture(
 )
 
 
-def _read_rotated_part(read: GgufMetadata, config: Config) -> dict[str, Any]:
-    """Return the rotated part of a head, which is all of it if the file does not say."""
-    rotated = read.get("rope.dimension_count") or config["head_dim"]
-    return {"partial_rotary_factor": rotated / config["head_dim"]}
-
-
-ROTATED_PART_OF_GLM = Setting(_read_rotated_part)
-
 CHATGLM = GgufArchitecture(
     "chatglm",
     "GlmForCausalLM",
     layer_names.STACKED,
-    settings=(ROTATED_PART_OF_GLM, WITHOUT_BIASES, IGNORED_WINDOW),
+    settings=(ROTATED_PART, WITHOUT_BIASES, IGNORED_WINDOW),
 )
 GLM4 = GgufArchitecture(
     "glm4",
@@ -121,5 +114,5 @@ GLM4 = GgufArchitecture(
         "post_attention_norm": "post_self_attn_layernorm",
         "post_ffw_norm": "post_mlp_layernorm",
     },
-    settings=(ROTATED_PART_OF_GLM, WITHOUT_BIASES, IGNORED_WINDOW),
+    settings=(ROTATED_PART, WITHOUT_BIASES, IGNORED_WINDOW),
 )

@@ -20,6 +20,7 @@ from rdrr_converter.gguf.settings import (
     Entries,
     Setting,
     fixed,
+    period_of,
     rope_sections,
     state_sizes,
 )
@@ -92,11 +93,10 @@ def _read_layers(read: GgufMetadata, config: Config) -> dict[str, Any]:
 
 def _write_layers(config: Config) -> Entries:
     recurrent = [kind == _LINEAR for kind in config["layer_types"]]
-    layers = range(len(recurrent))
-    for period in _PERIODS:
-        if recurrent == [(layer + 1) % period != 0 for layer in layers]:
-            return {"full_attention_interval": period}
-    return {"attention.recurrent_layers": recurrent}
+    period = period_of(recurrent, _PERIODS)
+    if period is None:
+        return {"attention.recurrent_layers": recurrent}
+    return {"full_attention_interval": period}
 
 
 _LINEAR_ATTENTION = (

@@ -8,7 +8,7 @@ from rdrr_runtime.compile.lowering.builder import PassBuilder
 from rdrr_runtime.phases.rows.sparsify import sparsify
 from rdrr_runtime.phases.streams.append_stream import append_stream
 from rdrr_runtime.phases.streams.stream_coefficients import stream_coefficients
-from rdrr_runtime.phases.streams.streams import StreamsSpec, streams
+from rdrr_runtime.phases.streams.streams import streams
 
 
 def lower_sparsify(build: PassBuilder, op: Sparsify) -> None:
@@ -55,12 +55,15 @@ def lower_stream_coefficients(build: PassBuilder, op: StreamCoefficients) -> Non
 def lower_combination(build: PassBuilder, op: CombineStreams) -> None:
     """Emit the mixture, correction, change or mean of a row's streams."""
     values, whole = build.values, build.values.live[op.x][0]
-    spec = StreamsSpec(op.form, op.count, whole // op.count, op.stream)
+    width = whole // op.count
     phases = streams(
         build.ctx,
         values.get(op.x),
-        values.allocate(op.out, spec.width if op.form == "mean" else whole),
-        spec,
+        values.allocate(op.out, width if op.form == "mean" else whole),
+        mode=op.form,
+        count=op.count,
+        width=width,
+        stream=op.stream,
         coefficients=None if op.coefficients is None else values.get(op.coefficients),
         update=None if op.update is None else values.get(op.update),
         label=op.out,

@@ -21,7 +21,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnyTuningKey, Params
+from rdrr_device.tuning import AnyTuningKey
 from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.phases.attention.attention_subgroup import attention_subgroup, subgroup_refusal
@@ -47,18 +47,9 @@ TILE_ROWS: Mapping[AttentionKernel, int] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class ScanTuning(Params):
-    """Tuning parameters of streaming and split_kv.
+SCANS = (64, 128, 256)
+"""Threads of a workgroup of streaming and split_kv, which share the keys of a row and head."""
 
-    Attributes:
-        workgroup: Threads of a workgroup, which share the keys of a row and head; a power of two.
-    """
-
-    workgroup: int = 128
-
-
-SCANS = tuple(ScanTuning(threads) for threads in (64, 128, 256))
 SPLITS = (SplitTuning(64, 32), SplitTuning(128, 32), SplitTuning(256, 32), SplitTuning(512, 16))
 
 
@@ -68,7 +59,6 @@ class AttentionScan(AttentionRecord):
 
     Attributes:
         split: Whether each workgroup writes the partial result of one split of the keys.
-        subgroups: Whether reductions use subgroup operations.
         splits: Number of splits of the keys.
     """
 
@@ -85,7 +75,6 @@ class AttentionCombine(Record):
     """Parameters of attention_combine.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         heads: Query heads.
         head_dim: Head dimension.
         splits: Number of splits of the keys.
@@ -210,14 +199,10 @@ def _scan(
 ) -> Phase:
     is_split = "sums" in buffers
     name, splits = ("split_kv", spec.splits) if is_split else ("streaming", 1)
-    tuning_key = ctx.tuning_key(
+    tuning_key = ctx.workgroup_key(
         f"attention attention.{name}.{spec.shape}, {ctx.max_rows} rows",
-        ScanTuning(),
-        (
-            tuning
-            for tuning in SCANS
-            if spec.cache.head_dim // 4 <= tuning.workgroup <= ctx.max_threads
-        ),
+        128,
+        (threads for threads in SCANS if threads >= spec.cache.head_dim // 4),
     )
     record = AttentionScan(
         threads=tuning_key.used.workgroup,

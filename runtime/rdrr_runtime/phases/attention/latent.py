@@ -85,7 +85,6 @@ class LatentStore(CacheRecord):
 
     Attributes:
         interleaved: Whether neighbouring elements form a pair.
-        subgroups: Whether reductions use subgroup operations.
         pairs: Rotated pairs of the key.
         eps: Epsilon added to the mean square.
     """

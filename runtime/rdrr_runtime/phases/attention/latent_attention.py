@@ -29,7 +29,6 @@ class LatentScan(AttentionRecord):
     """Parameters of latent_attention.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
         own_words: Vectors of 4 output elements of each head that a thread accumulates.
         rope_dim: Elements of a rotated key.
     """
@@ -47,8 +46,6 @@ class LatentDecode(AttentionRecord):
     """Parameters of latent_decode.wgsl.
 
     Attributes:
-        parts: Threads that share the score of a key.
-        lanes: Threads that share a word of the sums.
         key_words: Words of a key that a thread loads.
         value_keys: Keys at a time of which a thread adds up words.
         own_words: Words of the sums of each head that a thread accumulates.

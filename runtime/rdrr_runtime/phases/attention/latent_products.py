@@ -34,7 +34,6 @@ class HeadProducts(WeightsRecord):
     """Parameters of both products.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         rows: Token rows of an item, at most 4.
         heads: Query heads.
         key_dim: Rows of the matrix of a head that make keys.
@@ -61,7 +60,6 @@ class LatentQueries(HeadProducts):
     Attributes:
         interleaved: Whether neighbouring elements form a pair.
         pairs: Rotated pairs of a head.
-        units_each: Half units of an item, a power of two.
     """
 
     shader = "attention/latent_queries"
@@ -77,7 +75,6 @@ class LatentValues(HeadProducts):
 
     Attributes:
         combine: Whether the input is combined from the partial results of splits.
-        lanes: With `combine`: threads that share a word of the input.
         splits: With `combine`: number of splits of the keys.
     """
 

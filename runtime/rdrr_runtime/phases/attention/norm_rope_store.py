@@ -31,7 +31,6 @@ class NormRopeStore(CacheRecord, TransformRecord):
     """Parameters of norm_rope_store.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
         team: Threads that compute a head.
         heads: Query heads.
     """

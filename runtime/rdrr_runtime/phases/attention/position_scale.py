@@ -17,7 +17,6 @@ class PositionScaleRecord(Record):
     """Parameters of position_scale.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
         scale: Factor on the logarithm.
         length: Positions that share one factor.

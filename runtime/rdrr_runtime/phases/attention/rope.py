@@ -18,7 +18,6 @@ class RotaryEmbedding(Record):
     """Parameters of rope.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         interleaved: Whether neighbouring elements form a pair.
         heads: Heads of a row.
         head_dim: Head dimension.

@@ -132,10 +132,10 @@ def _llama3(spec: RopeSpec, plain: F64, context: int) -> F64:
     """Interpolate long wavelengths, keep short ones and blend those in between."""
     del context
     low, high = _required(spec, "low_freq_factor"), _required(spec, "high_freq_factor")
-    turns = _required(spec, "original_max_pos") * plain / (2 * pi)
+    rotations = _required(spec, "original_max_pos") * plain / (2 * pi)
     # Llama 4 gives both bounds the same value, so nothing lies between them.
     width = max(high - low, 1e-9)
-    blend = np.clip((turns - low) / width, 0.0, 1.0)
+    blend = np.clip((rotations - low) / width, 0.0, 1.0)
     return (1 - blend) * plain / spec.factor + blend * plain
 
 
@@ -143,13 +143,13 @@ def _yarn(spec: RopeSpec, plain: F64, context: int) -> F64:
     del context
     original = _required(spec, "original_max_pos")
 
-    def pair_with_turns(turns: float) -> float:
-        # Pair i turns theta^(-2 i / rotary_dim) / (2 pi) times a token; solved for i, where it has
-        # turned so often after the context of training.
-        return spec.rotary_dim * log(original / (turns * 2 * pi)) / (2 * log(spec.theta))
+    def pair_with(rotations: float) -> float:
+        # Pair i rotates theta^(-2 i / rotary_dim) / (2 pi) times a token; solved for i, where it
+        # has rotated so often after the context of training.
+        return spec.rotary_dim * log(original / (rotations * 2 * pi)) / (2 * log(spec.theta))
 
-    low = pair_with_turns(spec.beta_fast or 32.0)
-    high = pair_with_turns(spec.beta_slow or 1.0)
+    low = pair_with(spec.beta_fast or 32.0)
+    high = pair_with(spec.beta_slow or 1.0)
     if spec.truncate:
         low, high = floor(low), ceil(high)
     low, high = max(float(low), 0.0), min(float(high), spec.rotary_dim - 1.0)

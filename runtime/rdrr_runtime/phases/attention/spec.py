@@ -33,17 +33,12 @@ class AttentionRecord(CacheRecord):
     """Parameters of cache/snippets/kv.wgsl and snippets/scores.wgsl.
 
     Attributes:
-        heads: Query heads.
-        scale: Factor on the scores.
-        window: Size of the sliding window in slots, the row's own slot included; 0 for none.
-        softcap: Bound that tanh puts on the scores; 0 for none.
         sinks: Whether the softmax of each head includes a sink.
         chunk: Length of the chunks of slots that a row attends within; None for none.
-        images: See `AttentionSpec.images`; None for none.
+        images: None for none.
         segments: Whether rows attend to their own text only, one of several in the pass.
         buckets: For a bias by distance: the distances with a bucket each, the buckets of one side,
             and the first distance of each further bucket; empty for no bias.
-        alibi: See `AttentionSpec.alibi`.
     """
 
     heads: int

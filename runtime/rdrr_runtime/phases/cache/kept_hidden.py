@@ -39,7 +39,6 @@ class RecallRecord(Record):
     """Parameters of recall.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         slots: Slots of the ring.
         width: Elements of a row.
     """
@@ -56,7 +55,6 @@ class KeepHiddenRecord(Record):
     """Parameters of keep_hidden.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         slots: Slots of the ring.
         ahead: Added to the slot of each row.
         width: Elements of a row.

@@ -77,7 +77,6 @@ class CacheRecord(Record):
 
     Attributes:
         kv: Type of the caches, a key of `KV_TYPES`.
-        value: Type of the activations, `f32` or `f16`.
         cache: Sizes of the caches.
     """
 

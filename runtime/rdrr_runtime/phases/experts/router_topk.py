@@ -69,18 +69,12 @@ class RouterTopK(Record):
     """Parameters of router_topk.wgsl.
 
     Attributes:
-        scoring: `softmax`, `sigmoid` or `sparsemixer`.
-        normalize: Whether the routing weights of a row are normalised to sum to one.
         biased: Whether a bias is added to the scores by which experts are selected.
         scaled: Whether the routing weights are multiplied by a factor of each expert.
-        group_score: `max` or `top2`; empty if experts are not grouped.
-        subgroups: Whether reductions use subgroup operations.
-        experts: Number of experts.
-        top_k: Experts selected for a row.
-        groups: Groups of experts; None if experts are not grouped.
-        top_groups: Groups selected for a row; None if experts are not grouped.
-        scale: Factor on the routing weights.
-        margin: For `sparsemixer`: relative distance of the logits that compete.
+        group_score: See `RouterSpec`; empty if experts are not grouped.
+        groups: None if experts are not grouped.
+        top_groups: None if experts are not grouped.
+        margin: None except for `sparsemixer`.
     """
 
     shader = "experts/router_topk"

@@ -42,7 +42,6 @@ class ExpertCombine(Record):
     """Parameters of expert_combine.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         n: Elements of a row of y.
         top_k: Routes of a row.
         accumulate: Whether to add to y.

@@ -15,8 +15,6 @@ class SigmoidGateRecord(Record):
     """Parameters of sigmoid_gate.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         k: Inputs.
         width: Elements of a row of the branch.
     """

@@ -1,7 +1,6 @@
 """Norms of rows as phases of their own: RMSNorm, LayerNorm, and the residuals that they fuse.
 
-`norm` normalizes in place, into another buffer, or with a residual after it, by `rmsnorm`
-for plain RMSNorm, by `layer_norm` for forms with a mean, a bias, no weight, or one a vector.
+`norm` normalizes in place, into another buffer, or with a residual after it.
 
 In a decode pass most norms are no phase: products compute them with their inputs
 (`rdrr_runtime.phases.products.fusion`) after a pattern of `rdrr_runtime.compile.patterns` has

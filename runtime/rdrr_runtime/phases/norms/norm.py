@@ -1,8 +1,8 @@
 """Norms of vectors, out of place, in place, or added to the residual stream.
 
 They are RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv
-1607.06450). The shader `rmsnorm` computes plain RMSNorm, which other kernels can fuse,
-and `layer_norm` all other forms: centred, with a bias, without a weight, or with a weight for each
+1607.06450). Plain RMSNorm, which other kernels can fuse, is called `rmsnorm` in explanations, and
+`layer_norm` all other forms: centred, with a bias, without a weight, or with a weight for each
 vector of a row.
 
 normalize           y = norm(x)
@@ -12,40 +12,33 @@ add_normalized      x = x + norm(r)        for norms after a block
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 
-@dataclass(frozen=True)
-class NormTuning(Params):
-    """Tuning parameters of rmsnorm and layer_norm.
-
-    Attributes:
-        workgroup: Threads of a workgroup, which normalises one vector; a power of two.
-    """
-
-    workgroup: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class NormRecord(Record):
-    """Parameters that rmsnorm.wgsl and layer_norm.wgsl share.
+    """Parameters of norm.wgsl.
 
     Attributes:
         mode: `out` (y = norm(x)), `in_place` (x = norm(x)) or `post` (x = x + norm(r)).
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a vector.
         per_row: Vectors of a token row.
         eps: Epsilon added to the mean square or the variance.
         offset: Number added to the weight; None without a weight.
+        centred: Whether the mean is subtracted.
+        gain: `none` (no weight), `shared` (one weight) or `each` (one for each vector of a row).
+        bias: Whether a bias is added.
+        scaled: For `post`: whether the sum is multiplied by a weight.
+        factor: A further factor on it; None without.
     """
+
+    shader = "norms/norm"
+    general = True
 
     mode: str = choice()
     subgroups: bool = choice()
@@ -54,40 +47,17 @@ class NormRecord(Record):
     per_row: int
     eps: float
     offset: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RmsNorm(NormRecord):
-    """Parameters of rmsnorm.wgsl.
-
-    Attributes:
-        scaled: For `post`: whether the sum is multiplied by a weight.
-        factor: A further factor on it; None without.
-    """
-
-    shader = "norms/rmsnorm"
-    general = True
-
-    scaled: bool = choice()
-    factor: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerNorm(NormRecord):
-    """Parameters of layer_norm.wgsl.
-
-    Attributes:
-        centred: Whether the mean is subtracted.
-        gain: `none` (no weight), `shared` (one weight) or `each` (one for each vector of a row).
-        bias: Whether a bias is added.
-    """
-
-    shader = "norms/layer_norm"
-    general = True
-
     centred: bool = choice()
     gain: str = choice()
     bias: bool = choice()
+    scaled: bool = choice()
+    factor: float | None
+
+    @property
+    def name(self) -> str:
+        """See `Record.name`; the form decides how it is called."""
+        is_plain = self.gain == "shared" and not (self.centred or self.bias)
+        return f"{'rmsnorm' if is_plain else 'layer_norm'}.{self.mode}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +88,8 @@ class NormForm:
     scale: tuple[BufferSlice, float] | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is RMSNorm with one weight and no bias."""
-        return self.gain == "shared" and not self.centred and self.bias is None
-
-    @property
     def gain(self) -> str:
-        """The value of `LayerNorm.gain`."""
+        """The value of `NormRecord.gain`."""
         if self.weight is None:
             return "none"
         return "each" if self.per_vector else "shared"
@@ -136,24 +101,27 @@ class NormForm:
         vectors = {"weight": self.weight, "bias": self.bias, "factor": factor}
         return {name: vector for name, vector in vectors.items() if vector is not None}
 
-    def record(self, **launch: Any) -> NormRecord:
-        """Return the parameters of the shader that computes the form."""
-        launch |= {"width": self.width, "per_row": self.per_row, "eps": self.eps}
-        if self.is_plain:
-            factor = None if self.scale is None else self.scale[1]
-            scaled = factor is not None
-            return RmsNorm(**launch, offset=self.offset, scaled=scaled, factor=factor)
-        offset = None if self.weight is None else self.offset
-        return LayerNorm(
-            **launch,
-            offset=offset,
+    def record(self, ctx: OpContext, mode: str) -> NormRecord:
+        """Return the parameters of the shader that computes the form, with the usual threads."""
+        return NormRecord(
+            threads=power_of_two(self.width // 4, 32, 256),
+            mode=mode,
+            subgroups=ctx.subgroups,
+            value=ctx.values,
+            width=self.width,
+            per_row=self.per_row,
+            eps=self.eps,
+            offset=None if self.weight is None else self.offset,
             centred=self.centred,
             gain=self.gain,
             bias=self.bias is not None,
+            scaled=self.scale is not None,
+            factor=None if self.scale is None else self.scale[1],
         )
 
 
-CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
+CANDIDATES = (32, 64, 128, 256, 512, 1024)
+"""Threads of a workgroup, which normalises one vector."""
 
 
 def normalize(
@@ -213,18 +181,9 @@ def _lower(
     for name, buffer in vectors.items():
         size = form.width * (form.per_row if form.per_vector else 1)
         need_floats(f"{label}: {name}", buffer, 1 if name == "factor" else size)
-    shader = "rmsnorm" if form.is_plain else "layer_norm"
-    tuning_key = ctx.tuning_key(
-        f"norm {shader}.{mode} {form.per_row}x{form.width}, {rows} rows",
-        NormTuning(power_of_two(form.width // 4, 32, 256)),
-        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
-    )
-    record = form.record(
-        threads=tuning_key.used.workgroup,
-        variant=mode,
-        mode=mode,
-        subgroups=ctx.subgroups,
-        value=ctx.values,
-    )
+    record = form.record(ctx, mode)
+    name = f"norm {record.name} {form.per_row}x{form.width}, {rows} rows"
+    tuning_key = ctx.workgroup_key(name, record.threads, CANDIDATES)
+    record = replace(record, threads=tuning_key.used.workgroup)
     work = Work(form.per_row, None if single_row else 1)
     return [Phase(record, {**values, **vectors}, work, label, (tuning_key,))]

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple, power_of_two
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.products.fusion import AttentionSplits, GatedPair, RowNorm
-from rdrr_runtime.phases.products.quantize_rows import padded, padded_rows
+from rdrr_runtime.phases.products.quantize_rows import RoundedRows, padded, padded_rows
 from rdrr_runtime.phases.products.sum_splits import AddedSplits
 
 K_TILE = 64
@@ -48,21 +47,12 @@ class HalfRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalfRowsRecord(Record):
+class HalfRowsRecord(RoundedRows):
     """Parameters of half_rows.wgsl.
 
     Attributes:
-        k: Elements of a row.
-        k_padded: Elements of a row, zero padding included; a multiple of `K_TILE`.
         held: Vectors of 4 elements that a thread holds.
-        subgroups: Whether reductions use subgroup operations.
         value: Type of the result.
-        input: The op that is computed first: `plain` for none, `norm`, `gate` or `combine`.
-        joined: For `gate`: whether gate and up are the two halves of one row.
-        act: For `gate`: formula of snippets/activate.wgsl.
-        clamp: For `gate`: constants of the clamped SwiGLU.
-        eps: For `norm`: epsilon added to the mean square.
-        offset: For `norm`: number added to the gain.
         splits: For `combine`: partial results of each head.
         head_dim: For `combine`: head dimension.
         sums: For `norm`: splits whose sum is added to x first; 0 for none.
@@ -71,19 +61,10 @@ class HalfRowsRecord(Record):
     """
 
     shader = "products/half_rows"
-    trusted = True
 
-    k: int
-    k_padded: int
     held: int = choice()
     subgroups: bool = choice()
     value: str = choice("f16")
-    input: str = choice("plain")
-    joined: bool = choice(default=False)
-    act: str = choice("")
-    clamp: Clamp | None = None
-    eps: float | None = None
-    offset: float | None = None
     splits: int | None = None
     head_dim: int | None = None
     sums: int = choice(0)

@@ -39,17 +39,6 @@ CROSSOVER, CROSSOVER_OF_BLOCKS = 128, 32
 
 
 @dataclass(frozen=True)
-class GemvTuning(Params):
-    """Tuning parameters of gemv_row.
-
-    Attributes:
-        workgroup: Threads of a workgroup, which computes four outputs; a power of two.
-    """
-
-    workgroup: int
-
-
-@dataclass(frozen=True)
 class MatmulTileTuning(Params):
     """The tile that a workgroup of matmul_tiled computes.
 
@@ -67,7 +56,9 @@ class MatmulTileTuning(Params):
         return WIDE_BYTES if self.outputs > 64 else 0
 
 
-GEMV_CANDIDATES = tuple(GemvTuning(threads) for threads in (32, 64, 128, 256))
+GEMV_CANDIDATES = (32, 64, 128, 256)
+"""Threads of a workgroup of gemv_row, which computes four outputs."""
+
 TILE_CANDIDATES = (MatmulTileTuning(4, 64), MatmulTileTuning(8, 64), MatmulTileTuning(8, 128))
 
 
@@ -180,10 +171,9 @@ def crossover(weights: Iterable[GpuWeight]) -> int:
 def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     weight = call.weight
     item_rows = power_of_two(rows, 1, GEMV_ROWS)
-    tuning_key = call.ctx.tuning_key(
-        call.tuning_name("gemv_row", rows),
-        GemvTuning(power_of_two(half_units(weight.k), 32, 128)),
-        (candidate for candidate in GEMV_CANDIDATES if candidate.workgroup <= call.ctx.max_threads),
+    threads = power_of_two(half_units(weight.k), 32, 128)
+    tuning_key = call.ctx.workgroup_key(
+        call.tuning_name("gemv_row", rows), threads, GEMV_CANDIDATES
     )
     record = GemvRow(
         threads=tuning_key.used.workgroup,

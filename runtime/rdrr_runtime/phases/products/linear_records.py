@@ -62,7 +62,6 @@ class GemvRow(FloatRecord):
 
     Attributes:
         rows: Token rows of an item, a power of two up to 8.
-        subgroups: Whether reductions use subgroup operations.
         k_padded: Whether the last half unit of a row reaches beyond K.
         expert_count: With experts: number of experts in the stack.
         scaled: With experts: whether routing weights have multiplied their inputs already.
@@ -106,15 +105,9 @@ class MatmulInt8(LinearRecord):
     """Parameters of matmul_int8.wgsl.
 
     Attributes:
-        tile_m: Rows of a tile.
-        tile_n: Outputs of a tile.
-        tm: Rows of a thread.
-        tn: Outputs of a thread.
-        teams: Teams of threads that share the inputs of a tile.
         halves: Whether each 16 inputs of x have a scale, instead of each 32; only for weights in
             groups of 32 without minimums.
         rows: Rows that the buffers of x hold, the stride of x.
-        steps: Steps of 64 inputs along K.
     """
 
     shader = "products/matmul_int8"

@@ -53,19 +53,11 @@ class MatmulSubgroup(WeightsRecord):
     """Parameters of matmul_subgroup.wgsl.
 
     Attributes:
-        tile_m: Rows of a tile.
-        tile_n: Outputs of a tile.
-        step: Inputs that are staged at a time, 32, 64, 128 or 256.
-        teams_m: Subgroups that share the rows of a tile.
-        teams_n: Subgroups that share the outputs of a tile.
-        teams_k: Subgroups that share the inputs of a step.
         shape: Rows, outputs and inputs that a subgroup multiplies at once.
         size: Threads of a subgroup.
         matrices: Whether subgroups multiply matrices; else each thread multiplies elements.
         subgroups: Whether subgroup operations are used, which is the same.
         value: Type of the factors.
-        splits: Items that share the inputs of a tile; `sum_splits` adds the sums of several.
-        ahead: Steps that are loaded before they are needed, a divisor of the steps of a split.
         stored: Matrices beside each other of which a subgroup stores the sums at once, where
             weights were; 0 for single ones in memory of their own.
         apart: Whether each matrix has a y of its own.
@@ -75,7 +67,6 @@ class MatmulSubgroup(WeightsRecord):
         outputs: Outputs of each matrix.
         accumulate: Add to y instead of replacing it.
         k_padded: Inputs, zero padding included.
-        y_rows: With several splits: rows of y for each of them.
     """
 
     shader = "products/matmul_subgroup"

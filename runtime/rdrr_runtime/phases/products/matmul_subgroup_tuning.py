@@ -29,8 +29,8 @@ class SubgroupTile(Params):
         teams_m: Subgroups that share the rows.
         teams_n: Subgroups that share the outputs.
         teams_k: Subgroups that share the inputs of a step: 1, 2, 4 or 8.
-        splits: Workgroups that share the inputs, each with a tile of sums to be added.
-        ahead: Steps that are loaded before they are needed.
+        splits: Workgroups that share the inputs, each with a tile of sums, which `sum_splits` adds.
+        ahead: Steps that are loaded before they are needed, a divisor of the steps of a split.
     """
 
     rows: int

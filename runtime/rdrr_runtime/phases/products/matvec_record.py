@@ -43,7 +43,6 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         bias: Whether a bias is added.
         int8: Whether the input is quantized to int8.
         int8_out: Whether gated outputs are quantized to int8.
-        kept_tiles: With `int8_out`: tiles whose outputs are stored together.
         pairs: For `down`: gated outputs of an item; 0 for others.
         at_once: For `down`: outputs that a thread computes at a time.
         scale_quads: Then with column-major matrices: quads of scales of the down projection that a
@@ -52,15 +51,10 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
         quads: With column-major matrices: quads of inputs that a thread holds for all tiles; 0 to
             load them anew for each tile, one after the other.
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         t: Threads of a team; the threads of a team share the sum of an output.
         k: Inputs.
-        k_staged: Inputs rounded up to whole units.
-        rows: Outputs of a tile.
         stride: Number of items; each computes every `stride`-th tile, or with `down` consecutive
             tiles.
-        steps: Tiles of each item.
         matrices: The matrices of the product.
         slot: For `down`: words of its results.
         staged: For `down` with column-major matrices: most values staged at a time.
@@ -143,21 +137,14 @@ class MatvecRows(WeightsRecord):
         bias: Whether a bias is added.
         concatenated: Whether the outputs of several matrices or parts lie side by side in one y.
         rows: Token rows of a team, a power of two; 1 with experts.
-        groups: Groups of teams that compute the same outputs for different token rows.
-        staged: Whether the inputs of an item's rows are staged in workgroup memory.
         looped: Whether a workgroup computes several items.
         t: Threads of a team; the threads of a team share the sum of an output.
         lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
-        outputs: Outputs that a team computes at a time; gate and up count as two.
-        ahead: Whether to load the next weights before multiplying the current ones.
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.
         halves: Whether each 16 inputs have a scale, instead of each 32; only for weights in groups
             of 32 without minimums.
         halves_out: The same for gated pairs in int8.
-        subgroups: Whether reductions use subgroup operations.
-        units: Units of 64 inputs, zero padding after K included.
         stride: With `looped`: number of workgroups; each computes every `stride`-th item.
-        steps: With `looped`: items of each workgroup.
         matrices: The matrices of the product.
         y_stride: For `concatenated`: outputs of all matrices and parts.
         expert_count: With experts: number of experts in a stack.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import Params
 from rdrr_manifests.graph import Clamp
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
@@ -21,19 +20,9 @@ K_TILE = 256  # K is padded to a multiple, because blocks of any type divide it
 NORM_ROWS = 4  # token rows of an item with a norm
 
 
-@dataclass(frozen=True)
-class RowNormTuning(Params):
-    """Tuning parameters of quantize_rows with a norm.
-
-    Attributes:
-        workgroup: Threads of a workgroup, which share `NORM_ROWS` token rows; a power of two.
-    """
-
-    workgroup: int
-
-
-NORM_TUNING = RowNormTuning(256)
-NORM_CANDIDATES = tuple(RowNormTuning(threads) for threads in (64, 128, 256, 512, 1024))
+NORM_THREADS = 256
+NORM_CANDIDATES = (64, 128, 256, 512, 1024)
+"""Threads of a workgroup with a norm, which share `NORM_ROWS` token rows."""
 
 
 @dataclass(frozen=True)
@@ -62,38 +51,48 @@ class QuantizedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeRows(Record):
-    """Parameters of quantize_rows.wgsl.
+class RoundedRows(Record):
+    """Parameters of shaders that round the rows that a product reads.
 
     Attributes:
-        k: Elements of a vector.
-        k_padded: Elements of a vector, zero padding included; a multiple of `K_TILE`.
-        rows: Vectors that the buffers hold.
-        input: The op that is computed first: `plain` for none, `norm` or `gate`.
-        halves: Whether each 16 elements have a scale, instead of each 32.
+        k: Elements of a row.
+        k_padded: Elements of a row, zero padding included; a multiple of `K_TILE`.
+        input: The op that is computed first: `plain` for none, `norm`, `gate` or `combine`.
         joined: For `gate`: whether gate and up are the two halves of one row.
         act: For `gate`: formula of snippets/activate.wgsl.
         clamp: For `gate`: constants of the clamped SwiGLU.
-        per_row: Vectors of a token row; None for `norm`.
         eps: For `norm`: epsilon added to the mean square.
         offset: For `norm`: number added to the gain.
     """
 
-    shader = "products/quantize_rows"
     trusted = True
 
-    threads: int = 64
     k: int
     k_padded: int
-    rows: int
     input: str = choice("plain")
-    halves: bool = choice(default=False)
     joined: bool = choice(default=False)
     act: str = choice("")
     clamp: Clamp | None = None
-    per_row: int | None = None
     eps: float | None = None
     offset: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeRows(RoundedRows):
+    """Parameters of quantize_rows.wgsl.
+
+    Attributes:
+        rows: Vectors that the buffers hold.
+        halves: Whether each 16 elements have a scale, instead of each 32.
+        per_row: Vectors of a token row; None for `norm`.
+    """
+
+    shader = "products/quantize_rows"
+
+    threads: int = 64
+    rows: int
+    halves: bool = choice(default=False)
+    per_row: int | None = None
 
 
 def padded(value: int, multiple: int) -> int:
@@ -157,10 +156,10 @@ def quantize_rows(
             rows = ctx.max_rows if isinstance(before, GatedPair) else 1
             need_floats(f"{label}: {name}", operand, rows * target.k)
     if isinstance(before, RowNorm):
-        tuning_key = ctx.tuning_key(
+        tuning_key = ctx.workgroup_key(
             f"norm quantize_rows.norm {target.k}, {ctx.max_rows} rows",
-            NORM_TUNING,
-            (candidate for candidate in NORM_CANDIDATES if candidate.workgroup <= ctx.max_threads),
+            NORM_THREADS,
+            NORM_CANDIDATES,
         )
         record = QuantizeRows(
             threads=tuning_key.used.workgroup,

@@ -38,12 +38,7 @@ class QuantizeSmallBatch(InputRecord):
     """Parameters of quantize_small_batch.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
         k: Elements of a vector.
-        units: Units of a vector, zero padding after K included.
-        per_row: Vectors of a token row.
-        vector_items: Items of a vector.
-        steps: Iterations of an item.
         held: Times 4 elements that a thread quantizes in an iteration.
         halves: Whether each 16 elements have a scale, instead of each 32.
     """

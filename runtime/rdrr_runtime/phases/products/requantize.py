@@ -39,10 +39,7 @@ class Requantize(WeightsRecord):
     """Parameters of requantize.wgsl.
 
     Attributes:
-        first: Row of the bound part of the matrix that becomes the first.
         outputs: Rows to write.
-        pairs: Pairs of units (128 inputs) of a row to write.
-        target_scales: Offset of the scales in the result, in words of 16 bytes.
     """
 
     shader = "products/requantize"

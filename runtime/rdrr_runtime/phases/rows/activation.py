@@ -28,7 +28,6 @@ class ActivationRecord(Record):
 
     Attributes:
         act: One of `ACTIVATIONS`, or `XIELU` or `CLIP`.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
         limit: Largest absolute value of `CLIP`; None for the others.
     """

@@ -17,7 +17,6 @@ class ConcatRecord(Record):
     """Parameters of concat.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         first: Elements of a row of the first value.
         second: Elements of a row of the second value.
     """

@@ -20,7 +20,6 @@ class CopyRow(Record):
     """Parameters of copy_row.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
         several: Whether to copy the last n rows, n being `last_n` of the step, or only the last.
     """

@@ -21,7 +21,6 @@ class Elementwise(Record):
 
     Attributes:
         op: `add`, `converted`, `softcap`, `scale`, `gain` or `bias`.
-        value: Type of the activations, `f32` or `f16`.
         x_value: Type of x: the type of the activations, or f32 for logits.
         width: Elements of a row.
         factor: The cap for `softcap`, else the factor.

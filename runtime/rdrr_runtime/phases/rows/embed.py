@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
 from rdrr_runtime.phases.phase import Phase, Work, choice
@@ -13,29 +14,31 @@ from rdrr_runtime.phases.weights.binding import WeightsRecord, bind_parts
 from rdrr_runtime.phases.weights.checks import half_units, need_rows
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 
-
-@dataclass(frozen=True)
-class EmbedTuning(Params):
-    """Tuning parameters of embed.
-
-    Attributes:
-        workgroup: Threads of a workgroup; each dequantizes 32 weights of a row.
-    """
-
-    workgroup: int = 32
+THREADS = 32
+CANDIDATES = (8, 16, 32, 64, 128, 256)
+"""Threads of a workgroup, each of which dequantizes 32 weights of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedRecord(WeightsRecord):
+class TableRecord(WeightsRecord):
+    """Parameters of shaders that read rows of a table.
+
+    Attributes:
+        k: Elements of a row.
+    """
+
+    value: str = choice()
+    k: int
+    units: int
+    outputs: int
+    first: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedRecord(TableRecord):
     """Parameters of embed.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
-        k: Elements of a row.
-        units: Half units (32 weights) of a row.
-        outputs: Rows of the bound part of the table.
-        first: Index of the part's first row in the table.
-        rows: Rows of the whole table.
         scale: Factor on every value.
         clears: Whether the phase also clears memory for a later one.
         cleared_words: Words that it clears.
@@ -44,11 +47,6 @@ class EmbedRecord(WeightsRecord):
     shader = "rows/embed"
     general = True
 
-    value: str = choice()
-    k: int
-    units: int
-    outputs: int
-    first: int
     rows: int
     scale: float
     clears: bool = choice(default=False)
@@ -60,7 +58,36 @@ class EmbedRecord(WeightsRecord):
         return self.outputs == self.rows
 
 
-CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
+def bound_parts(
+    ctx: OpContext, table: GpuWeight, x: BufferSlice, label: str
+) -> Iterator[tuple[dict[str, Any], dict[str, BufferSlice]]]:
+    """Yield the fields of a `TableRecord`, and the buffers, for each part of a table.
+
+    Args:
+        ctx: Lowering context.
+        table: [rows, hidden], in any format except column-major unquantized values.
+        x: What is written, [rows of a pass, hidden].
+        label: Name of the op, for messages.
+
+    Raises:
+        FormatError: The table is column-major and unquantized, no kernel supports its size, or a
+            buffer is too small.
+    """
+    need_rows(table, label)
+    need_multiple(f"{label}: hidden size", table.k, 4)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
+    for bound in bind_parts(table):
+        part = bound.parts[0]
+        fields = {
+            "variant": table.dtype.name.lower(),
+            "value": ctx.values,
+            "k": table.k,
+            "units": half_units(table.k),
+            "outputs": table.outputs(part),
+            "first": part.first_row,
+            **bound.fields,
+        }
+        yield fields, {"current": ctx.state.step, "x": x, **bound.buffers}
 
 
 def embed(
@@ -88,35 +115,20 @@ def embed(
         FormatError: The table is column-major and unquantized, the kernel does not support a size,
             or a buffer is too small.
     """
-    need_rows(table, label)
-    need_multiple(f"{label}: hidden size", table.k, 4)
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
-    units = half_units(table.k)
-    dtype = table.dtype.name.lower()
-    tuning_key = ctx.tuning_key(
-        f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
-        EmbedTuning(),
-        (candidate for candidate in CANDIDATES if candidate.workgroup <= ctx.max_threads),
-    )
+    name = f"dequant embed.{table.dtype.name.lower()} {table.n}x{table.k}, {ctx.max_rows} rows"
+    tuning_key = ctx.workgroup_key(name, THREADS, CANDIDATES)
+    threads = tuning_key.used.workgroup
     beside = {} if cleared is None else {"cleared": cleared}
     phases = []
-    for bound in bind_parts(table):
-        part = bound.parts[0]
+    for fields, buffers in bound_parts(ctx, table, x, label):
         record = EmbedRecord(
-            threads=tuning_key.used.workgroup,
-            variant=dtype,
-            value=ctx.values,
-            k=table.k,
-            units=units,
-            outputs=table.outputs(part),
-            first=part.first_row,
+            threads=threads,
             rows=table.n,
             scale=scale,
             clears=cleared is not None,
             cleared_words=None if cleared is None else cleared.size // 4,
-            **bound.fields,
+            **fields,
         )
-        buffers = {"current": ctx.state.step, "x": x, **beside, **bound.buffers}
-        work = Work(-(-units // tuning_key.used.workgroup), 1)
-        phases.append(Phase(record, buffers, work, label, (tuning_key,)))
+        work = Work(-(-record.units // threads), 1)
+        phases.append(Phase(record, buffers | beside, work, label, (tuning_key,)))
     return phases

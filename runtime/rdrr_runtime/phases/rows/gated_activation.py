@@ -30,7 +30,6 @@ class GatedActivationRecord(Record):
     Attributes:
         act: One of `rdrr_runtime.phases.rows.activation.ACTIVATIONS`, or `CLAMPED`.
         fused: Whether gate and up are the two halves of one row, or of a part of a row.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row of y, the intermediate size.
         bias: Whether the biases of each route's expert are added first.
         scaled: Whether gate and up are multiplied by the weight of each route first.

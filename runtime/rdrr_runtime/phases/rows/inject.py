@@ -17,7 +17,6 @@ class Inject(Record):
     """Parameters of inject.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         adds: Whether the features are added, instead of replacing the rows.
         width: Elements of a row.
         first: The token from which on tokens are those of images.

@@ -19,7 +19,6 @@ class Interpolate(Record):
     """Parameters of interpolate.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
     """
 

@@ -17,7 +17,6 @@ class Limit(Record):
     """Parameters of limit.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
         first: Index of the least value in the limits; the most follows.
     """

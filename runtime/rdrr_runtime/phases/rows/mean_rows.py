@@ -19,7 +19,6 @@ class MeanRows(Record):
     """Parameters of mean_rows.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         shifts: Whether a vector is subtracted.
         width: Elements of a row.
         columns: Threads that read a row together.

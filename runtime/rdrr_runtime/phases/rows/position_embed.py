@@ -6,37 +6,23 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weights.binding import WeightsRecord, bind_parts
-from rdrr_runtime.phases.weights.checks import half_units, need_rows
+from rdrr_runtime.phases.rows.embed import THREADS, TableRecord, bound_parts
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
-
-THREADS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class PositionEmbedRecord(WeightsRecord):
+class PositionEmbedRecord(TableRecord):
     """Parameters of position_embed.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         by_type: Whether the row of the table is that of the token's type.
-        k: Elements of a row.
-        units: Half units (32 weights) of a row.
-        outputs: Rows of the bound part of the table.
-        first: Index of the part's first row in the table.
-        offset: Row of position 0.
     """
 
     shader = "rows/position_embed"
 
-    value: str = choice()
     by_type: bool = choice(default=False)
-    k: int
-    units: int
-    outputs: int
-    first: int
     offset: int
 
 
@@ -63,28 +49,11 @@ def position_embed(
         FormatError: The table is column-major and unquantized, the kernel does not support a size,
             or a buffer is too small.
     """
-    need_rows(table, label)
-    need_multiple(f"{label}: hidden size", table.k, 4)
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
-    units = half_units(table.k)
     phases = []
-    for bound in bind_parts(table):
-        part = bound.parts[0]
-        record = PositionEmbedRecord(
-            threads=THREADS,
-            variant=table.dtype.name.lower(),
-            value=ctx.values,
-            by_type=by_type,
-            k=table.k,
-            units=units,
-            outputs=table.outputs(part),
-            first=part.first_row,
-            offset=offset,
-            **bound.fields,
-        )
-        buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
+    for fields, buffers in bound_parts(ctx, table, x, label):
+        record = PositionEmbedRecord(threads=THREADS, by_type=by_type, offset=offset, **fields)
         if by_type:
             assert ctx.state.segments is not None, "models with types of tokens pack texts"
             buffers["segments"] = ctx.state.segments
-        phases.append(Phase(record, buffers, Work(-(-units // THREADS), 1), label))
+        phases.append(Phase(record, buffers, Work(-(-record.units // THREADS), 1), label))
     return phases

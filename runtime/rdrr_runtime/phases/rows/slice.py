@@ -34,7 +34,6 @@ class SliceRecord(Record):
     """Parameters of slice.wgsl.
 
     Attributes:
-        value: Type of the activations, `f32` or `f16`.
         part: What is copied.
     """
 

@@ -15,8 +15,6 @@ class SparsifyRecord(Record):
     """Parameters of sparsify.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a row.
         multiplier: Standard deviations from the mean to the cutoff.
     """

@@ -17,6 +17,7 @@ from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.generation_state import State
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sampling.argmax_entropy import PICK_BYTES
+from rdrr_runtime.records import RecordTable
 from rdrr_runtime.sampling.masks import FilledTokens, MaskRules
 
 THREADS = 64
@@ -25,6 +26,8 @@ MOST_WINDOW = THREADS // 2
 
 HEADER_WORDS = 2
 NO_LIMIT = 0xFFFFFFFF
+RULES = RecordTable({"mask_id": "u32", "most": "u32", "budget": "u32", "tau": "f32"}, 4)
+"""`Rules` of the shader, whose penalties follow: one for each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ def fill_masks(
 
 def rules_bytes(window: int) -> int:
     """Return the bytes of the rules of a window."""
-    return 4 * (4 + 2 * window)
+    return 4 * (RULES.words + 2 * window)
 
 
 def record_bytes(window: int) -> int:
@@ -96,11 +99,9 @@ def pack_rules(rules: MaskRules, budget: int) -> npt.NDArray[np.uint32]:
         rules: The window and its thresholds.
         budget: Positions that may be added to the first window.
     """
-    words = np.zeros(4 + 2 * rules.window, np.uint32)
-    words[:3] = rules.mask_id, NO_LIMIT if rules.most is None else rules.most, budget
-    words[3] = np.array(rules.threshold, np.float32).view(np.uint32)
-    words[4:] = rules.penalties.view(np.uint32)
-    return words
+    most = NO_LIMIT if rules.most is None else rules.most
+    header = RULES.pack(mask_id=rules.mask_id, most=most, budget=budget, tau=rules.threshold)
+    return np.concatenate([header, rules.penalties.view(np.uint32)])
 
 
 def unpack(record: npt.NDArray[np.uint8]) -> FilledTokens:

@@ -14,25 +14,35 @@ from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.states.tiles import CHUNK, CHUNK_THREADS, chunks_of, columns_of, lanes_of
+from rdrr_runtime.phases.states import tiles
+from rdrr_runtime.phases.states.tiles import CHUNK, CHUNK_THREADS, RowByRow, columns_of, lanes_of
 
 
 @dataclass(frozen=True)
-class DeltaSpec:
-    """Sizes of a gated delta rule.
+class DeltaSizes:
+    """Override constants that all shaders of the delta rule share.
 
     Attributes:
         heads: Value heads.
         key_heads: Key heads, a divisor of the value heads.
         key_dim: Elements of a query or key.
         value_dim: Elements of a value.
-        eps: Number added to the squared lengths of queries and keys.
     """
 
     heads: int
     key_heads: int
     key_dim: int
     value_dim: int
+
+
+@dataclass(frozen=True)
+class DeltaSpec(DeltaSizes):
+    """Sizes of a gated delta rule.
+
+    Attributes:
+        eps: Number added to the squared lengths of queries and keys.
+    """
+
     eps: float
 
     @property
@@ -57,7 +67,7 @@ class DeltaSpec:
 
     def scratch_bytes(self, rows: int) -> tuple[int, int]:
         """Return the bytes of each matrix, and of the factors, that chunks of `rows` rows need."""
-        chunks = chunks_of(rows)
+        chunks = tiles.chunks_of(rows)
         return 4 * chunks * self.heads * CHUNK * CHUNK, 16 * chunks * self.heads * CHUNK
 
     def check(self, label: str) -> None:
@@ -113,38 +123,18 @@ class DeltaOperands:
         need_floats(f"{label}: state", self.state, spec.outputs * spec.key_dim)
 
 
-@dataclass(frozen=True)
-class DeltaSizes:
-    """Override constants that all shaders of the delta rule share."""
-
-    heads: int
-    key_heads: int
-    key_dim: int
-    value_dim: int
-
-
 @dataclass(frozen=True, kw_only=True)
-class DeltaRuleRecord(Record):
+class DeltaRuleRecord(RowByRow):
     """Parameters of delta_rule.wgsl.
 
     Attributes:
-        columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
-        steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
-        sizes: Sizes of the op.
-        eps: See `DeltaSpec`.
+        spec: Sizes of the op.
         rows: Token rows of a call.
     """
 
     shader = "states/delta_rule"
 
-    columns: int = choice()
-    lanes: int = choice()
-    steps: int = choice()
-    value: str = choice()
-    sizes: DeltaSizes
-    eps: float
+    spec: DeltaSpec
     rows: int
 
 
@@ -154,17 +144,14 @@ class DeltaRuleChunks(Record):
 
     Attributes:
         chunk: Rows of a chunk.
-        value: Type of the activations, `f32` or `f16`.
-        sizes: Sizes of the op.
-        eps: See `DeltaSpec`.
+        spec: Sizes of the op.
     """
 
     shader = "states/delta_rule_chunks"
 
     chunk: int = choice()
     value: str = choice()
-    sizes: DeltaSizes
-    eps: float
+    spec: DeltaSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +162,6 @@ class DeltaRuleScan(Record):
         chunk: Rows of a chunk.
         columns: Columns of a state for one item.
         key_dim: Elements of a key.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
     """
 
@@ -211,8 +197,7 @@ def delta_rule(
         lanes=spec.lanes,
         steps=spec.key_dim // spec.lanes,
         value=ctx.values,
-        sizes=_sizes(spec),
-        eps=spec.eps,
+        spec=spec,
         rows=rows,
     )
     buffers = {"current": ctx.state.step, **vars(operands)}
@@ -246,20 +231,14 @@ def delta_rule_in_chunks(
         need_floats(f"{label}: scratch", buffer, size // 4)
     held = dict(zip(("solved", "scores", "factors"), scratch, strict=True))
     shared = {"current": ctx.state.step, "qkv": operands.qkv, **held}
-    chunks = DeltaRuleChunks(
-        threads=CHUNK_THREADS,
-        chunk=CHUNK,
-        value=ctx.values,
-        sizes=_sizes(spec),
-        eps=spec.eps,
-    )
+    chunks = DeltaRuleChunks(threads=CHUNK_THREADS, chunk=CHUNK, value=ctx.values, spec=spec)
     scan = DeltaRuleScan(
         threads=CHUNK * spec.columns // 4,
         chunk=CHUNK,
         columns=spec.columns,
         key_dim=spec.key_dim,
         value=ctx.values,
-        sizes=_sizes(spec),
+        sizes=DeltaSizes(spec.heads, spec.key_heads, spec.key_dim, spec.value_dim),
     )
     gates = {
         "decay": operands.decay,
@@ -277,16 +256,7 @@ def chunk_refusal(ctx: OpContext, spec: DeltaSpec) -> str | None:
     """Return why the form in chunks cannot run here; None if it can."""
     # The item's columns of a state (a row for each element of a key), and the errors and the writes
     # of the rows of a chunk.
-    needed = 4 * spec.columns * (spec.key_dim + 2 * CHUNK)
-    if needed > ctx.workgroup_storage:
-        return f"the form in chunks needs {needed} bytes of workgroup memory"
-    if ctx.max_threads < CHUNK_THREADS:
-        return f"the form in chunks needs workgroups of {CHUNK_THREADS} threads"
-    return None
-
-
-def _sizes(spec: DeltaSpec) -> DeltaSizes:
-    return DeltaSizes(spec.heads, spec.key_heads, spec.key_dim, spec.value_dim)
+    return tiles.chunk_refusal(ctx, 4 * spec.columns * (spec.key_dim + 2 * CHUNK))
 
 
 def _items(spec: DeltaSpec) -> int:

@@ -13,8 +13,9 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.states.delta_rule import DeltaSizes, DeltaSpec
+from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.states.delta_rule import DeltaSpec
+from rdrr_runtime.phases.states.tiles import RowByRow
 
 
 @dataclass(frozen=True)
@@ -71,34 +72,16 @@ class StepOperands:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaStep(Record):
+class DeltaStep(RowByRow):
     """Parameters of delta_step.wgsl.
 
     Attributes:
-        columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
-        steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
-        sizes: Sizes of the delta rule.
-        eps: See `DeltaSpec`.
-        kernel: See `StepSpec`, like the following.
-        stride: Elements of a projected row.
-        strength: Index of the first write strength.
-        decay: Index of the first decay.
+        spec: The step.
     """
 
     shader = "states/delta_step"
 
-    columns: int = choice()
-    lanes: int = choice()
-    steps: int = choice()
-    value: str = choice()
-    sizes: DeltaSizes
-    eps: float
-    kernel: int
-    stride: int
-    strength: int
-    decay: int
+    spec: StepSpec
 
 
 def refusal(ctx: OpContext, spec: StepSpec) -> str | None:
@@ -142,12 +125,7 @@ def delta_step(
         lanes=delta.lanes,
         steps=delta.key_dim // delta.lanes,
         value=ctx.values,
-        sizes=DeltaSizes(delta.heads, delta.key_heads, delta.key_dim, delta.value_dim),
-        eps=delta.eps,
-        kernel=spec.kernel,
-        stride=spec.stride,
-        strength=spec.strength,
-        decay=spec.decay,
+        spec=spec,
     )
     buffers = {"current": ctx.state.step, **vars(operands)}
     return [Phase(record, buffers, Work(delta.heads * spec.blocks, 1), label)]

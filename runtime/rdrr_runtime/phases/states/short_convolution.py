@@ -44,7 +44,6 @@ class ShortConvolutionRecord(Record):
         single: Whether no sequence has more than one row in a pass, so that the same phase can
             write the state.
         store: Whether the phase writes the state of the last rows, and nothing else.
-        value: Type of the activations, `f32` or `f16`.
         channels: Elements of a row of the output.
         kernel: Taps of a channel.
     """

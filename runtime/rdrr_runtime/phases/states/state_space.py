@@ -14,7 +14,8 @@ from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.states.tiles import CHUNK, CHUNK_THREADS, chunks_of, columns_of, lanes_of
+from rdrr_runtime.phases.states import tiles
+from rdrr_runtime.phases.states.tiles import CHUNK, CHUNK_THREADS, RowByRow, columns_of, lanes_of
 
 UNLIMITED = 1e30
 """Upper limit of steps that have none."""
@@ -48,7 +49,7 @@ class StateSpaceSizes:
 
     def product_bytes(self, rows: int) -> int:
         """Return the bytes of the products of B and C that chunks of `rows` rows need."""
-        return 4 * chunks_of(rows) * self.groups * CHUNK * CHUNK
+        return 4 * tiles.chunks_of(rows) * self.groups * CHUNK * CHUNK
 
     def check(self, label: str) -> None:
         """Check that the kernels support the sizes.
@@ -122,27 +123,17 @@ class StateSpaceOperands:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateSpaceRecord(Record):
+class StateSpaceRecord(RowByRow):
     """Parameters of state_space.wgsl.
 
     Attributes:
-        columns: Columns of a state for one item.
-        lanes: Threads that share 4 columns.
-        steps: Rows of the state that a thread holds.
-        value: Type of the activations, `f32` or `f16`.
-        sizes: Sizes of the op.
-        form: Form of the steps.
+        spec: The op.
         rows: Token rows of a call.
     """
 
     shader = "states/state_space"
 
-    columns: int = choice()
-    lanes: int = choice()
-    steps: int = choice()
-    value: str = choice()
-    sizes: StateSpaceSizes
-    form: StepForm
+    spec: StateSpaceSpec
     rows: int
 
 
@@ -152,7 +143,6 @@ class StateSpaceProducts(Record):
 
     Attributes:
         chunk: Rows of a chunk.
-        value: Type of the activations, `f32` or `f16`.
         sizes: Sizes of the op.
     """
 
@@ -171,9 +161,7 @@ class StateSpaceScan(Record):
         chunk: Rows of a chunk.
         columns: Columns of a state for one item.
         state_dim: Elements of B and C.
-        value: Type of the activations, `f32` or `f16`.
-        sizes: Sizes of the op.
-        form: Form of the steps.
+        spec: The op.
     """
 
     shader = "states/state_space_scan"
@@ -182,8 +170,7 @@ class StateSpaceScan(Record):
     columns: int = choice()
     state_dim: int = choice()
     value: str = choice()
-    sizes: StateSpaceSizes
-    form: StepForm
+    spec: StateSpaceSpec
 
 
 def state_space(
@@ -211,8 +198,7 @@ def state_space(
         lanes=lanes,
         steps=sizes.state_dim // lanes,
         value=ctx.values,
-        sizes=sizes,
-        form=spec.form,
+        spec=spec,
         rows=rows,
     )
     return [Phase(record, operands.named(ctx), Work(sizes.outputs // columns, rows), label)]
@@ -243,7 +229,6 @@ def state_space_in_chunks(
     operands.check(ctx, sizes, label)
     need_floats(f"{label}: products", products, sizes.product_bytes(ctx.max_rows) // 4)
     columns = _scan_columns(ctx, sizes)
-    assert columns is not None, "`chunk_refusal` refuses such sizes"
     before = StateSpaceProducts(threads=CHUNK_THREADS, chunk=CHUNK, value=ctx.values, sizes=sizes)
     scan = StateSpaceScan(
         threads=CHUNK * columns // 4,
@@ -251,8 +236,7 @@ def state_space_in_chunks(
         columns=columns,
         state_dim=sizes.state_dim,
         value=ctx.values,
-        sizes=sizes,
-        form=spec.form,
+        spec=spec,
     )
     buffers = operands.named(ctx) | {"products": products}
     shared = {name: buffers[name] for name in ("current", "xbc", "products")}
@@ -265,18 +249,13 @@ def state_space_in_chunks(
 
 def chunk_refusal(ctx: OpContext, sizes: StateSpaceSizes) -> str | None:
     """Return why the form in chunks cannot run here; None if it can."""
-    if _scan_columns(ctx, sizes) is None:
-        needed = _scan_storage(sizes, columns_of(sizes.head_dim)[-1])
-        return f"the form in chunks needs {needed} bytes of workgroup memory"
-    if ctx.max_threads < CHUNK_THREADS:
-        return f"the form in chunks needs workgroups of {CHUNK_THREADS} threads"
-    return None
+    return tiles.chunk_refusal(ctx, _scan_storage(sizes, columns_of(sizes.head_dim)[-1]))
 
 
-def _scan_columns(ctx: OpContext, sizes: StateSpaceSizes) -> int | None:
-    """Return the columns of an item of the scan; None if none fit the workgroup memory."""
+def _scan_columns(ctx: OpContext, sizes: StateSpaceSizes) -> int:
+    """Return the columns of an item of the scan; some fit, or `chunk_refusal` refuses."""
     limit, columns = ctx.workgroup_storage, columns_of(sizes.head_dim)
-    return next((count for count in columns if _scan_storage(sizes, count) <= limit), None)
+    return next(count for count in columns if _scan_storage(sizes, count) <= limit)
 
 
 def _scan_storage(sizes: StateSpaceSizes, columns: int) -> int:

@@ -15,8 +15,6 @@ class AppendStreamRecord(Record):
     """Parameters of append_stream.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         width: Elements of a stream.
         before: Streams of a row of x.
         floor: Least mean square that y is divided by.

@@ -15,8 +15,6 @@ class StreamCoefficientsRecord(Record):
     """Parameters of stream_coefficients.wgsl.
 
     Attributes:
-        subgroups: Whether reductions use subgroup operations.
-        value: Type of the activations, `f32` or `f16`.
         k: Inputs.
         streams: Streams of a row, the outputs of the router.
         outputs: Coefficients of a row.

@@ -18,15 +18,7 @@ THREADS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Streams(Record):
-    """Parameters of streams.wgsl.
-
-    Attributes:
-        mode: `mix`, `correct`, `add` or `mean`.
-        value: Type of the activations, `f32` or `f16`.
-        count: Streams of a row.
-        stream: For `correct` the stream that the update replaces, for `add` the first that changes.
-        width: Elements of a stream.
-    """
+    """Parameters of streams.wgsl; see `streams`."""
 
     shader = "streams/streams"
 
@@ -37,29 +29,15 @@ class Streams(Record):
     width: int
 
 
-@dataclass(frozen=True)
-class StreamsSpec:
-    """What is done with the streams of a row.
-
-    Attributes:
-        mode: `mix`, `correct`, `add` or `mean`.
-        count: Streams of a row.
-        width: Elements of a stream, a multiple of 4.
-        stream: For `correct` the stream that the update replaces, for `add` the first that changes.
-    """
-
-    mode: str
-    count: int
-    width: int
-    stream: int = 0
-
-
 def streams(
     ctx: OpContext,
     x: BufferSlice,
     y: BufferSlice,
-    spec: StreamsSpec,
     *,
+    mode: str,
+    count: int,
+    width: int,
+    stream: int = 0,
     coefficients: BufferSlice | None = None,
     update: BufferSlice | None = None,
     label: str,
@@ -70,7 +48,10 @@ def streams(
         ctx: Lowering context.
         x: [rows, count, width].
         y: The result, [rows, count, width], or [rows, width] for the mean; not the buffer of x.
-        spec: What is computed.
+        mode: `mix`, `correct`, `add` or `mean`.
+        count: Streams of a row.
+        width: Elements of a stream, a multiple of 4.
+        stream: For `correct` the stream that the update replaces, for `add` the first that changes.
         coefficients: For `mix` [rows, count, count], for `correct` [rows, count].
         update: For `correct` and `add`, [rows, width].
         label: Name of the op, for messages and profiles.
@@ -78,32 +59,32 @@ def streams(
     Raises:
         FormatError: The kernel does not support a size, or a buffer is too small.
     """
-    if not 1 <= spec.count <= MOST_STREAMS:
+    if not 1 <= count <= MOST_STREAMS:
         raise FormatError(
             "the number of streams is not supported",
             where=label,
             expected=f"1 to {MOST_STREAMS}",
-            found=spec.count,
+            found=count,
         )
-    need_multiple(f"{label}: width", spec.width, 4)
-    rows, whole = ctx.max_rows, spec.count * spec.width
+    need_multiple(f"{label}: width", width, 4)
+    rows, whole = ctx.max_rows, count * width
     ctx.need_values(f"{label}: x", x, rows * whole)
-    ctx.need_values(f"{label}: y", y, rows * (spec.width if spec.mode == "mean" else whole))
+    ctx.need_values(f"{label}: y", y, rows * (width if mode == "mean" else whole))
     buffers = {"x": x, "y": y}
     if coefficients is not None:
-        size = spec.count**2 if spec.mode == "mix" else spec.count
+        size = count**2 if mode == "mix" else count
         ctx.need_values(f"{label}: coefficients", coefficients, rows * size)
         buffers["coefficients"] = coefficients
     if update is not None:
-        ctx.need_values(f"{label}: update", update, rows * spec.width)
+        ctx.need_values(f"{label}: update", update, rows * width)
         buffers["update"] = update
     record = Streams(
         threads=THREADS,
-        variant=spec.mode,
-        mode=spec.mode,
+        variant=mode,
+        mode=mode,
         value=ctx.values,
-        count=spec.count,
-        stream=spec.stream,
-        width=spec.width,
+        count=count,
+        stream=stream,
+        width=width,
     )
-    return [Phase(record, buffers, Work(-(-spec.width // (4 * THREADS)), 1), label)]
+    return [Phase(record, buffers, Work(-(-width // (4 * THREADS)), 1), label)]

@@ -86,9 +86,9 @@ def test_a_norm_is_computed_first(any_bench, rng, k, offset) -> None:
     check(any_bench, x, norm_of(x, gain, offset), before)
 
 
-@pytest.mark.parametrize("tuning", quantization.NORM_CANDIDATES, ids=str)
-def test_a_norm_is_computed_with_any_number_of_threads(bench, rng, monkeypatch, tuning) -> None:
-    monkeypatch.setattr(quantization, "NORM_TUNING", tuning)
+@pytest.mark.parametrize("threads", quantization.NORM_CANDIDATES)
+def test_a_norm_is_computed_with_any_number_of_threads(bench, rng, monkeypatch, threads) -> None:
+    monkeypatch.setattr(quantization, "NORM_THREADS", threads)
     x, gain = normal(rng, 13, 2112), normal(rng, 2112)
     check(bench, x, norm_of(x, gain, 0.0), RowNorm(bench.upload(gain), EPS, 0.0))
 

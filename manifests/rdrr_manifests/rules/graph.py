@@ -1,4 +1,4 @@
-"""Rules that compare the typed blocks with the tensors."""
+"""Rules on the graph that follows from the typed blocks: it reads the tensors that exist."""
 
 from __future__ import annotations
 
