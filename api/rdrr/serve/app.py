@@ -190,7 +190,7 @@ class _Routes:
         asked = await _read(request, NameRequest)
         offer = self._pool.offer(asked.model)
         if not await run_in_threadpool(self._pool.unload, offer):
-            raise BusyError
+            raise BusyError("the model works for other requests, so it stays loaded")
         return JSONResponse(self._entry(offer, offer.name))
 
     def _names(self) -> list[tuple[Offer, str]]:

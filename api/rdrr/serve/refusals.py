@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = "2"
 
+_ALIKE = 0.8
+"""How alike two paths are where one lacks `/v1`, as that of an address without it does."""
+
 
 class TooLargeError(Exception):
     """The body of a request is too large."""
@@ -41,7 +45,11 @@ def exception_handlers() -> dict[type[Exception], Handler]:
 
 async def _no_route(request: Request, error: HTTPException) -> Response:
     method, path, headers = request.method, request.url.path, error.headers or {}
-    refusal = UsageError("there is no such route", where=path)
+    routes = [route.path for route in request.app.routes]
+    (near,) = get_close_matches(path[:64], routes, 1, _ALIKE) or (None,)
+    refusal = UsageError(
+        "there is no such route", where=path, hint=near and f"did you mean {near}?"
+    )
     if allowed := headers.get("Allow"):
         refusal = UsageError(
             "the route has other methods", where=path, expected=allowed, found=method
@@ -93,9 +101,8 @@ _OURS = "Value error, "
 """What pydantic puts before a message that is not its own."""
 
 
-def _busy(_: BusyError) -> JSONResponse:
-    message = "too many requests wait for the model"
-    return error_response(429, message, "rate_limit_error", retry_after=RETRY_SECONDS)
+def _busy(error: BusyError) -> JSONResponse:
+    return error_response(429, str(error), "rate_limit_error", retry_after=RETRY_SECONDS)
 
 
 _FAULTS: Mapping[type[Exception], Callable[[Any], JSONResponse]] = {

@@ -99,3 +99,12 @@ def test_a_field_of_several_types_is_told_what_is_wrong_with_the_type_that_it_ha
 def test_a_wrong_method_is_told_the_right_one(address, path):
     status, answer, allow = sent(address, "GET", path)
     assert (status, "error" in answer, allow) == (405, True, "POST")
+
+
+def test_a_model_that_works_is_not_unloaded_and_the_answer_says_so(worker):
+    with scripted(worker.model, lambda _: "Hello") as (url, script):
+        address, script.jobs, script.stop = url.removeprefix("http://"), 1, lambda _: None
+        status, answer, _ = sent(address, "POST", "/v1/models/unload", {})
+        assert (status, "stays loaded" in answer["error"]["message"]) == (429, True)
+        script.jobs = 0
+        assert sent(address, "POST", "/v1/models/unload", {})[0] == 200

@@ -57,6 +57,8 @@ def test_a_body_may_begin_with_a_byte_order_mark(server):
     ("method", "path", "status", "parts"),
     [
         ("GET", "/v1/images", 404, ["there is no such route"]),
+        ("POST", "/chat/completions", 404, ["did you mean /v1/chat/completions?"]),
+        ("GET", "/models", 404, ["did you mean /v1/models?"]),
         ("POST", "/api/nope", 404, ["there is no such route"]),
         ("GET", "/v1/completions", 405, ["expected POST", "found GET"]),
         ("DELETE", "/v1/messages", 405, ["expected POST", "found DELETE"]),
