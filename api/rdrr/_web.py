@@ -11,6 +11,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from rdrr_format.errors import UsageError
 from rdrr_format.locations import is_hub, is_url, local_path, parse_hub, remote_url
@@ -318,7 +319,7 @@ def _package_url(path: str | Path, location: Location, folder: Path) -> str:
     if is_url(path):
         return remote_url(path).removesuffix(location.name if location.is_bare else "") + "/"
     relative = os.path.relpath(_folder(path, location).resolve(), folder.resolve())
-    return Path(relative).as_posix() + "/"
+    return quote(os.fsencode(Path(relative).as_posix())) + "/"
 
 
 def _texts(package: Package) -> dict[str, str]:

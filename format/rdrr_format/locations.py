@@ -149,7 +149,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     except OSError as error:
         if error.errno in _IMPOSSIBLE:
             raise UsageError(
-                "the path is not valid on any file system", expected=error.strerror, found=text
+                "the path is not valid on any file system", where=text, found=error.strerror
             ) from None
     return Path(text)
 

@@ -141,6 +141,18 @@ def test_an_index_of_another_program_is_not_replaced(package, tmp_path, device):
     assert (tmp_path / "elsewhere" / index["package"]).resolve() == package.resolve()
 
 
+@pytest.mark.parametrize(
+    ("name", "url"), [("plain", "plain/"), ("ä #1?:100%", "%C3%A4%20%231%3F%3A100%25/")]
+)
+def test_the_path_to_a_package_is_that_of_a_url(package, tmp_path, device, name, url):
+    """A browser reads what is behind `#` or `?` as no part of the path."""
+    package.rename(tmp_path / name)
+    rdrr.web(tmp_path / name, tmp_path / "site", targets=[device])
+    rdrr.web(tmp_path / name, targets=[device])
+    assert read_index(tmp_path / "site")["package"] == f"../{url}"
+    assert read_index(tmp_path / name / "web")["package"] == "../"
+
+
 def test_a_package_on_the_hub_is_not_downloaded(package, tmp_path, device, monkeypatch):
     change_manifest(package, hashAlgorithm="blake3")
     constants = "huggingface_hub.constants"

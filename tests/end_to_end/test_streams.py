@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
 from functools import partial
+from http.client import HTTPConnection, IncompleteRead
 
 import pytest
 from rdrr.cli._console import table
@@ -65,6 +68,27 @@ def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(shallow_checkpo
     process.send_signal(signal.SIGINT)
     assert ended(process) == (INTERRUPTED, "", "stopped\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("presses", "is_whole"), [(1, True), (2, False)])
+def test_ctrl_c_lets_the_texts_of_a_server_end_and_again_cuts_them_off(
+    shallow_package, presses, is_whole
+):
+    process = start("serve", shallow_package, "--port", 0, "--backend", "cpu", "--context", 320)
+    said = next(line for line in process.stderr if "served at" in line)
+    address = said.split("//")[1].split("/")[0]
+    with closing(HTTPConnection(address, timeout=HANGS)) as connection:
+        asked = {"prompt": "In the beginning", "max_tokens": 200, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(asked))
+        response = connection.getresponse()
+        text = response.readline()
+        for _ in range(presses):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        with suppress(IncompleteRead):
+            text += response.read()
+    assert (b"[DONE]" in text) == is_whole
+    assert ended(process) == (INTERRUPTED, "", "stopped\n")
 
 
 @pytest.mark.cover

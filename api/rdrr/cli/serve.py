@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import sys
 from pathlib import Path
@@ -99,7 +101,10 @@ def serve(
     announce(service.model)
     package = service.model.package
     app = application(pool, key=key, hosts=hosts_of(host), origins=cors or (), package=package)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
+    config = uvicorn.Config(
+        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=PATIENCE
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_fault)
     try:
         with _listening(host, port) as listener:
             names = " and ".join(dict.fromkeys(offer.name for offer in pool.offers))
@@ -109,6 +114,11 @@ def serve(
     finally:
         pool.close(1)
     return 0
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Return whether a record is more than the traceback of what a second Ctrl-C has cancelled."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _listening(host: str, port: int) -> socket.socket:

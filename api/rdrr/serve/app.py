@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -189,7 +190,7 @@ class _Routes:
         asked = await _read(request, NameRequest)
         offer = self._pool.offer(asked.model)
         if not await run_in_threadpool(self._pool.unload, offer):
-            raise BusyError
+            raise BusyError("the model works for other requests, so it stays loaded")
         return JSONResponse(self._entry(offer, offer.name))
 
     def _names(self) -> list[tuple[Offer, str]]:
@@ -336,7 +337,7 @@ async def _read(request: Request, kind: type[M]) -> M:
     body = await body_of(request)
     if body is None:
         raise TooLargeError
-    return kind.model_validate_json(body)
+    return kind.model_validate_json(body.removeprefix(BOM_UTF8))
 
 
 async def _while_connected(request: Request, answer: Awaitable[Response]) -> Response:

@@ -22,6 +22,8 @@ MOST_BYTES = 4 << 20
 OPEN = frozenset({"/health", *PATHS})
 """Routes that need no key."""
 
+_FIELD = re.compile(r"`(\w+)`")
+
 
 def error_response(
     status: int,
@@ -31,7 +33,12 @@ def error_response(
     param: str | None = None,
     **headers: str,
 ) -> JSONResponse:
-    """Return an error as OpenAI's API has it."""
+    """Return an error as OpenAI's API has it.
+
+    A message that begins with the name of a field, in backticks, is about that one.
+    """
+    if param is None and (named := _FIELD.match(message)):
+        param = named[1]
     body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(
         body, status, {name.replace("_", "-"): value for name, value in headers.items()}
@@ -135,8 +142,13 @@ class Guards:
 
     def _is_foreign(self, headers: Headers) -> bool:
         """Return whether a request is that of a page which may not read answers."""
-        is_elsewhere = headers.get("sec-fetch-site") in _ELSEWHERE
-        return is_elsewhere and self._origins.isdisjoint(("*", headers.get("origin")))
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if site is None:  # browsers say it to no server that is beyond loopback without https
+            host = headers.get("host")
+            is_elsewhere = origin is not None and origin.partition("://")[2] != host
+        else:
+            is_elsewhere = site in _ELSEWHERE
+        return is_elsewhere and self._origins.isdisjoint(("*", origin))
 
     def _knows_key(self, headers: Headers) -> bool:
         stated = headers.get("x-api-key") or _BEARER.sub("", headers.get("authorization", ""))

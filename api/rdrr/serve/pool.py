@@ -182,7 +182,7 @@ class Pool:
         for offer in sorted(others, key=lambda offer: offer.used):
             if self._unload(offer):
                 return
-        raise BusyError
+        raise BusyError("the other packages work, so there is no room for this one")
 
     def _unload(self, offer: Offer) -> bool:
         with self._using:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from rdrr_format.errors import DeviceError, RdrrError
+from rdrr_format.errors import DeviceError, RdrrError, UsageError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from rdrr.serve.guards import error_response, in_form_of, too_large
@@ -17,7 +19,13 @@ from rdrr.serve.pool import UNKNOWN_MODEL
 from rdrr.serve.texts import is_too_long
 from rdrr.serve.worker import BusyError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 RETRY_SECONDS = "2"
+
+_ALIKE = 0.8
+"""How alike two paths are where one lacks `/v1`, as that of an address without it does."""
 
 
 class TooLargeError(Exception):
@@ -29,13 +37,25 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 def exception_handlers() -> dict[type[Exception], Handler]:
     """Return what answers each kind of error."""
-    return {kind: _handled(answer) for kind, answer in _FAULTS.items()}
+    answered: dict[type[Exception], Any] = {
+        kind: _handled(answer) for kind, answer in _FAULTS.items()
+    }
+    return {**answered, HTTPException: _no_route}
 
 
-def _http_error(error: HTTPException) -> JSONResponse:
-    response = error_response(error.status_code, str(error.detail), "invalid_request_error")
-    response.headers.update(error.headers or {})
-    return response
+async def _no_route(request: Request, error: HTTPException) -> Response:
+    method, path, headers = request.method, request.url.path, error.headers or {}
+    routes = [route.path for route in request.app.routes]
+    (near,) = get_close_matches(path[:64], routes, 1, _ALIKE) or (None,)
+    refusal = UsageError(
+        "there is no such route", where=path, hint=near and f"did you mean {near}?"
+    )
+    if allowed := headers.get("Allow"):
+        refusal = UsageError(
+            "the route has other methods", where=path, expected=allowed, found=method
+        )
+    response = error_response(error.status_code, str(refusal), "invalid_request_error", **headers)
+    return in_form_of(path, response)
 
 
 def _refusal(error: RdrrError) -> JSONResponse:
@@ -51,27 +71,47 @@ def _refusal(error: RdrrError) -> JSONResponse:
 
 
 def _invalid(error: ValidationError) -> JSONResponse:
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = [str(part) for part in problem["loc"] if part != "parameters"]
-    message = ": ".join([*filter(None, [".".join(path)]), problem["msg"].removeprefix(_OURS)])
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    field = _path(problems[0])[:1]
+    problems = [problem for problem in problems if _path(problem)[:1] == field]
+    # Of the types that a field may have, the one that the value has says what is wrong with it.
+    problems = [problem for problem in problems if not _has_other_type(problem)][:1] or problems
+    path = _path(problems[0])
+    messages = dict.fromkeys(problem["msg"].removeprefix(_OURS) for problem in problems)
+    message = ": ".join([*filter(None, [".".join(path)]), " or ".join(messages)])
     return error_response(400, message, "invalid_request_error", param=next(iter(path), None))
 
+
+def _path(problem: ErrorDetails) -> list[str]:
+    """Return the place in the request, without pydantic's names of a field's types."""
+    parts = [str(part) for part in problem["loc"] if part != "parameters"]
+    return [part for part in parts if not _TYPE.match(part)]
+
+
+def _has_other_type(problem: ErrorDetails) -> bool:
+    """Return whether a value has another type than one of those that its field may have."""
+    is_choice = any(_TYPE.match(str(part)) for part in problem["loc"][-1:])
+    return is_choice and problem["type"].endswith(("_type", "_parsing"))
+
+
+_TYPE = re.compile(r"(str|int|float|bool)$|(list|dict)\[")
+"""What pydantic calls the types of a field that may have several."""
 
 _OURS = "Value error, "
 """What pydantic puts before a message that is not its own."""
 
 
-def _busy(_: BusyError) -> JSONResponse:
-    message = "too many requests wait for the model"
-    return error_response(429, message, "rate_limit_error", retry_after=RETRY_SECONDS)
+def _busy(error: BusyError) -> JSONResponse:
+    return error_response(429, str(error), "rate_limit_error", retry_after=RETRY_SECONDS)
 
 
 _FAULTS: Mapping[type[Exception], Callable[[Any], JSONResponse]] = {
-    HTTPException: _http_error,
     RdrrError: _refusal,
     ValidationError: _invalid,
     BusyError: _busy,
     TooLargeError: lambda _: too_large(),
+    # The client has gone in the middle of its body, so nobody reads this answer.
+    ClientDisconnect: lambda _: error_response(499, "no whole request", "invalid_request_error"),
     Exception: lambda _: error_response(500, "the server has failed", "server_error"),
 }
 """The answers as OpenAI's API has them."""

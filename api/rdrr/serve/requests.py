@@ -192,7 +192,7 @@ class Request(Body):
         try:
             return {int(key): bias for key, bias in (self.logit_bias or {}).items()}
         except ValueError as error:
-            raise UsageError("the keys of logit_bias are token ids", found=error) from None
+            raise UsageError("`logit_bias` has a key that is no token id", found=error) from None
 
 
 def _equivalent(name: str, value: Any) -> Any:

@@ -122,7 +122,21 @@ def _texts(service: Service, stated: Any) -> list[str]:
         return [stated]
     if isinstance(stated[0], int):
         stated = [stated]
-    return [text if isinstance(text, str) else service.model.decode(text) for text in stated]
+    return [text if isinstance(text, str) else _text_of_ids(service, text) for text in stated]
+
+
+def _text_of_ids(service: Service, ids: list[int]) -> str:
+    """Return the text that has these ids, so that it is embedded as it would be by itself.
+
+    Raises:
+        UsageError: The text has other ids. Clients count with the tokenizers of OpenAI's models.
+    """
+    text = service.model.decode(ids)
+    if ids not in (service.model.encode(text), service.model.encode_as_is(text)):
+        raise UsageError(
+            "the model's tokenizer gives these ids to no text", where="input", hint="send the text"
+        )
+    return text
 
 
 def _text_of(document: str | dict[str, Any]) -> str:

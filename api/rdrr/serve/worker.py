@@ -25,7 +25,7 @@ RESTART_SECONDS = 2.0
 
 
 class BusyError(Exception):
-    """As many jobs wait as may wait."""
+    """The model has no time for a request now; the message says why."""
 
 
 class Worker:
@@ -94,7 +94,7 @@ class Worker:
             if not self.is_alive or self._draining:
                 raise DeviceError("the model is not ready", found=self.failure)
             if len(self._jobs) + len(jobs) > self._most:
-                raise BusyError
+                raise BusyError("too many requests wait for the model")
             self._jobs += jobs
             self._new += jobs
             self._changed.notify()

@@ -6,7 +6,7 @@ for them in `_OPENERS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rdrr_format.errors import SourceError, UsageError
@@ -87,14 +87,23 @@ def open_source(
     if (path / MANIFEST_NAME).is_file():
         hint = "`rdrr export` makes a checkpoint of it"
         raise SourceError("this is an RDRR package already", where=path, hint=hint)
-    files = [file.name for file in gguf.entry_files(path)] if path.is_dir() else []
+    is_folder = path.is_dir()
+    files = [file.name for file in gguf.entry_files(path)] if is_folder else []
     if files:
         raise SourceError(
             "the folder has weights in GGUF files only, of which one is converted",
             where=path,
-            found=", ".join(files[:_LISTED]) + ", ..." * (len(files) > _LISTED),
+            found=_listed(files),
             hint=f"name one of them, as in {path / files[0]}",
         )
+    names = sorted(file.name for file in path.iterdir()) if is_folder else []
     raise SourceError(
-        "not a checkpoint that can be read", where=path, expected=kinds, found=broken_links(path)
+        "not a checkpoint that can be read",
+        where=path,
+        expected=kinds,
+        found=broken_links(path) or _listed(names) or None,
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + ", ..." * (len(names) > _LISTED)

@@ -172,7 +172,7 @@ class SamplingParams:
         wrong = [token_id for token_id in self.logit_bias if not 0 <= token_id < vocab_size]
         if wrong:
             raise UsageError(
-                "logit_bias has an id outside the vocabulary",
+                "`logit_bias` has an id outside the vocabulary",
                 expected=f"below {vocab_size}",
                 found=wrong[0],
             )

@@ -67,15 +67,44 @@ def test_a_message_of_a_wrong_shape_is_refused_with_its_place(address, path, mes
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("temperature", "hot"), ("stop", 5), ("n", 0), ("max_tokens", -1)]
+    ("field", "value"),
+    [
+        *(("temperature", "hot"), ("stop", 5), ("n", 0), ("max_tokens", -1)),
+        *(("temperature", -1), ("top_p", 2), ("best_of", 4), ("logit_bias", {"9999999": 1})),
+    ],
 )
 def test_an_error_names_its_field(address, field, value):
     status, answer, _ = sent(address, "POST", "/v1/chat/completions", CHAT | {field: value})
     assert (status, answer["error"]["param"]) == (400, field)
-    assert answer["error"]["message"].startswith(field)
+    assert answer["error"]["message"].lstrip("`").startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stop": ["x"] * 17}, "stop: List should have at most 16 items"),
+        ({"stop": 5}, "stop: Input should be a valid string or Input should be a valid array"),
+        ({"stop": ["x", 5]}, "stop.1: Input should be a valid string"),
+        ({"prompt": ["x", 5]}, "prompt.1: Input should be a valid string"),
+    ],
+)
+def test_a_field_of_several_types_is_told_what_is_wrong_with_the_type_that_it_has(
+    address, fields, message
+):
+    status, answer, _ = sent(address, "POST", "/v1/completions", {"prompt": "Hello"} | fields)
+    assert (status, answer["error"]["message"][: len(message)]) == (400, message)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
 def test_a_wrong_method_is_told_the_right_one(address, path):
     status, answer, allow = sent(address, "GET", path)
     assert (status, "error" in answer, allow) == (405, True, "POST")
+
+
+def test_a_model_that_works_is_not_unloaded_and_the_answer_says_so(worker):
+    with scripted(worker.model, lambda _: "Hello") as (url, script):
+        address, script.jobs, script.stop = url.removeprefix("http://"), 1, lambda _: None
+        status, answer, _ = sent(address, "POST", "/v1/models/unload", {})
+        assert (status, "stays loaded" in answer["error"]["message"]) == (429, True)
+        script.jobs = 0
+        assert sent(address, "POST", "/v1/models/unload", {})[0] == 200

@@ -201,7 +201,7 @@ def test_the_models_are_listed_with_their_aliases(client):
         ({"n": 17}, "n"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 2}, "top_p"),
-        ({"logit_bias": {"x": 1}}, "token ids"),
+        ({"logit_bias": {"x": 1}}, "no token id"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "end"}, "fills no gaps"),
         ({"prompt": [5], "suffix": "end"}, "suffix"),

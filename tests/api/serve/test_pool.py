@@ -91,7 +91,7 @@ def test_a_package_that_works_is_never_unloaded():
     pool = Pool(packages.offers(), Metrics(), 0, max_vram=5)
     ask(pool, "a")
     packages.workers[0].jobs = 1
-    with pytest.raises(BusyError):
+    with pytest.raises(BusyError, match="no room"):
         ask(pool, "b")
     assert not pool.unload(pool.offers[0])
     packages.workers[0].jobs = 0

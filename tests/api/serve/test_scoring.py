@@ -84,6 +84,17 @@ def test_embeddings_are_those_of_the_model(rng, tmp_path):
         assert packed.usage.prompt_tokens == sum(len(model.encode(text)) for text in TEXTS)
 
 
+def test_ids_are_those_of_a_text_or_refused(rng, tmp_path):
+    with served(embedder, tmp_path, rng) as (server, model):
+        (wanted,), ids, end = model.embed(["another"]), model.encode_as_is("another"), 2
+        assert model.decode([end]) == ""
+        for sent, status in ((ids, 200), ([end, *ids], 400), ([end], 400)):
+            answered, answer = post(server, "/v1/embeddings", {"input": sent})
+            assert answered == status
+            if status == 200:
+                assert np.allclose(answer["data"][0]["embedding"], wanted, atol=1e-6)
+
+
 def test_documents_are_ranked_by_their_scores(rng, tmp_path):
     with served(ranker, tmp_path, rng) as (server, model):
         scores = model.rank("which?", TEXTS)

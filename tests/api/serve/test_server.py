@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import socket
 import threading
+from codecs import BOM_UTF8
 from contextlib import ExitStack
 
 import pytest
@@ -45,10 +47,30 @@ def test_a_body_that_is_no_request_is_refused(server, body):
     assert post(server, "/v1/completions", ASKED)[0] == 200
 
 
-def test_a_route_that_is_not_there_gets_the_error_of_the_api(server):
-    status, answer = server.ask("GET", "/v1/images")
-    assert (status, "error" in json.loads(answer)) == (404, True)
-    assert server.ask("GET", "/v1/completions")[0] == 405
+def test_a_body_may_begin_with_a_byte_order_mark(server):
+    body = json.dumps({"content": "a"}).encode()
+    assert post(server, "/tokenize", BOM_UTF8 + body) == post(server, "/tokenize", body)
+    assert post(server, "/tokenize", BOM_UTF8 * 2 + body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "parts"),
+    [
+        ("GET", "/v1/images", 404, ["there is no such route"]),
+        ("POST", "/chat/completions", 404, ["did you mean /v1/chat/completions?"]),
+        ("GET", "/models", 404, ["did you mean /v1/models?"]),
+        ("POST", "/api/nope", 404, ["there is no such route"]),
+        ("GET", "/v1/completions", 405, ["expected POST", "found GET"]),
+        ("DELETE", "/v1/messages", 405, ["expected POST", "found DELETE"]),
+        ("GET", "/health", 200, []),
+    ],
+)
+def test_a_route_that_is_not_there_is_named_by_the_error(server, method, path, status, parts):
+    answered, answer = server.ask(method, path, b"{}")
+    error = json.loads(answer).get("error", "")
+    message = error if isinstance(error, str) else error["message"]
+    assert (answered, [part for part in parts if part not in message]) == (status, [])
+    assert message.startswith(path) == bool(parts)
 
 
 def test_a_body_is_bounded_by_what_it_says_and_by_what_it_is(server):
@@ -104,6 +126,15 @@ def test_pages_of_other_origins_send_no_requests(worker, origins, origin, site, 
         assert server.ask("GET", "/v1/models", **headers)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"), [("http://127.0.0.1:{port}", 200), ("http://evil.example", 403)]
+)
+def test_a_page_of_another_origin_is_known_where_the_browser_states_no_site(server, origin, status):
+    """Browsers send `Sec-Fetch-Site` to loopback and https only, `Origin` to all."""
+    origin = origin.format(port=server.port)
+    assert post(server, "/tokenize", {"content": "a"}, origin=origin)[0] == status
+
+
 def test_a_key_is_asked_for_everywhere_but_by_health(worker):
     with serving(worker, key="secret") as server:
         assert server.ask("GET", "/health")[0] == 200
@@ -133,6 +164,21 @@ def test_a_client_that_goes_frees_its_place(server, worker):
             assert b" 200 " in connection.recv(4096)
     assert post(server, "/v1/completions", ASKED)[0] == 200
     until_idle(worker)
+
+
+def test_a_client_that_goes_within_its_body_leaves_no_traceback(server, caplog):
+    body = b'{"content": "a"}'
+    assert post(server, "/tokenize", body)[0] == 200
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(caplog.handler)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
+            head = HEAD.replace(b"/v1/completions", b"/tokenize")
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:-1])
+        assert server.ask("GET", "/health")[0] == 200
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not [record.message for record in caplog.records]
 
 
 def test_connections_that_say_nothing_keep_nobody_out(server):

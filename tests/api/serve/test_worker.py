@@ -141,7 +141,7 @@ def test_events_for_a_closed_loop_do_not_end_the_worker(worker):
 def test_too_many_jobs_are_refused_all_together(worker):
     prompt = worker.model.encode(PROMPTS[0])
     many = [job(prompt, 2)[0] for _ in range(17)]
-    with pytest.raises(BusyError):
+    with pytest.raises(BusyError, match="too many requests"):
         worker.submit(*many)
     assert worker.jobs == 0
 

@@ -103,14 +103,16 @@ def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng):
 def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(SourceError, match="no such checkpoint"):
         open_source(tmp_path / "nowhere")
-    with pytest.raises(SourceError, match="not a checkpoint"):
+    with pytest.raises(SourceError, match="not a checkpoint") as caught:
         open_source(tmp_path)
+    assert caught.value.found is None
     (tmp_path / "text.txt").write_text("hello", encoding="utf-8")
     with pytest.raises(SourceError, match="not a checkpoint"):
         open_source(tmp_path / "text.txt")
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(SourceError, match=r"model\.safetensors or"):
+    with pytest.raises(SourceError, match=r"model\.safetensors or") as caught:
         open_source(tmp_path)
+    assert caught.value.found == "config.json, text.txt"
 
 
 def test_a_missing_shard_is_named(tmp_path, rng):
