@@ -182,7 +182,6 @@ def _raw_calls() -> WgpuCalls | None:
             lib.wgpuDevicePoll,
             lib.wgpuBufferMapAsync,
             lib.wgpuBufferGetConstMappedRange,
-            lib.wgpuBufferGetMappedRange,
             lib.WGPUMapAsyncStatus_Success,
             api.GPUShaderModule,
             api.error_handler,

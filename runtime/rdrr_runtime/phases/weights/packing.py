@@ -193,18 +193,24 @@ def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
 def _regrouped(chunks: Iterator[Bytes], most: int, step: int) -> Iterator[Bytes]:
     """Yield the same rows in chunks of at most `most` rows.
 
-    Every chunk but the last is a multiple of `step` rows. The memory of a given chunk is not read
-    once the next one has been asked for.
+    Every chunk but the last is a multiple of `step` rows.
     """
-    rest: Bytes | None = None
+    kept: list[Bytes] = []
+    count = 0
     for chunk in chunks:
-        rows = chunk if rest is None else np.concatenate([rest, chunk])
-        whole = len(rows) // step * step
+        if len(chunk):
+            kept.append(chunk)
+            count += len(chunk)
+        whole = count // step * step
+        if not whole:
+            continue
+        rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
         for first in range(0, whole, most):
             yield rows[first : min(first + most, whole)]
-        rest = rows[whole:].copy() if whole < len(rows) else None
-    if rest is not None:
-        yield rest
+        count -= whole
+        kept = [rows[whole:]] if count else []
+    if count:
+        yield np.concatenate(kept)
 
 
 def _rows_at_a_time(row_bytes: int) -> int:
