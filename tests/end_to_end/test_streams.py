@@ -74,11 +74,17 @@ def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(shallow_checkpo
 def test_ctrl_c_lets_the_texts_of_a_server_end_and_again_cuts_them_off(
     shallow_package, presses, is_whole
 ):
-    process = start("serve", shallow_package, "--port", 0, "--backend", "cpu", "--context", 320)
+    # Slowly enough that the text goes on when the keys are pressed.
+    slowly = (
+        "import time\nfrom rdrr.serve.lanes import Lanes\nstep = Lanes.step\n"
+        "Lanes.step = lambda lanes: time.sleep(0.05) or step(lanes)\n"
+    )
+    options = ("--port", 0, "--backend", "cpu", "--context", 320)
+    process = start("serve", shallow_package, *options, code=slowly + MAIN)
     said = next(line for line in process.stderr if "served at" in line)
     address = said.split("//")[1].split("/")[0]
     with closing(HTTPConnection(address, timeout=HANGS)) as connection:
-        asked = {"prompt": "In the beginning", "max_tokens": 200, "stream": True}
+        asked = {"prompt": "In the beginning", "max_tokens": 100, "stream": True}
         connection.request("POST", "/v1/completions", json.dumps(asked))
         response = connection.getresponse()
         text = response.readline()
