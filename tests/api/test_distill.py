@@ -107,7 +107,7 @@ LATENT = pytest.param("deepseek_v3", marks=pytest.mark.thorough)
 @pytest.mark.usefixtures("short_training")
 @pytest.mark.parametrize("name", ["qwen3_moe", LATENT])
 def test_experts_and_latents_are_trained_too(tmp_path, rng, name, monkeypatch):
-    monkeypatch.setattr(_trained_codes, "STEPS", 12)
+    monkeypatch.setattr(_trained_codes, "STEPS", 24)
     monkeypatch.setattr(_trained_codes, "RATE", 0.004)
     draft = draft_of(name, rng, tmp_path)
     encoded = refine(draft, ["distill"])
