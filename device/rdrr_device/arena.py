@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.capabilities import Capabilities
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch
+from rdrr_device.mapped_buffers import MappedBuffers
 
 MORE_BYTES = 1 << 16
 """Fewest bytes of a page of a pool that holds more than was expected."""
@@ -79,6 +80,11 @@ class Arena(ABC):
     def temporary(self) -> Iterator[Arena]:
         """Yield an arena on the same device, which is freed at the end of the `with` block."""
 
+    def mapped_buffers(self, size: int, most: int) -> AbstractContextManager[MappedBuffers | None]:
+        """Return what yields buffers for threads to fill, see `Device.mapped_buffers`."""
+        del size, most
+        return nullcontext()
+
     @abstractmethod
     def run(self, *dispatches: Dispatch) -> None:
         """Submit dispatches on buffers of this device, in order."""
@@ -124,6 +130,10 @@ class DeviceArena(Arena):
         """See `Arena.temporary`."""
         with arena(self.device, f"{self._label}.temporary") as scoped:
             yield scoped
+
+    def mapped_buffers(self, size: int, most: int) -> AbstractContextManager[MappedBuffers | None]:
+        """See `Arena.mapped_buffers`."""
+        return self.device.mapped_buffers(size, most)
 
     def run(self, *dispatches: Dispatch) -> None:
         """See `Arena.run`."""

@@ -30,6 +30,7 @@ from rdrr_device.handle import DeviceHandle, PassClock
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
 from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_device.mapped_buffers import MappedBuffers
 from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_device.readback import Fetch, Readback
 from rdrr_device.submission import PassSubmitter, Submitter
@@ -91,6 +92,7 @@ class Device:
         self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)
         self._unfenced = 0
         self._fences: deque[Fetch] = deque()
+        self._mapped: MappedBuffers | None = None
         self._freed: WeakSet[Any] = WeakSet()
 
     @property
@@ -186,6 +188,9 @@ class Device:
             )
         if not size:
             return
+        if self._mapped is not None and self._mapped.send(data, target.range(offset, size)):
+            self.counters.bytes_written += size
+            return
         if self._unfenced + size > FENCE_BYTES:
             self._fence()
         start = perf_counter()
@@ -195,6 +200,35 @@ class Device:
         self.counters.bytes_written += size
         self._unfenced += size
 
+    @contextmanager
+    def mapped_buffers(self, size: int, most: int) -> Iterator[MappedBuffers | None]:
+        """Yield buffers for threads to fill; `write` copies what they hold on the device.
+
+        What has been written from a buffer must not be read by the host any more.
+
+        Args:
+            size: Bytes of each buffer.
+            most: Number of buffers.
+
+        Yields:
+            The buffers; None on a software adapter, which copies with the host's processors, and
+            if there are no raw calls.
+        """
+        if self.handle.native is None or self.info.software:
+            yield None
+            return
+        self._mapped = buffers = MappedBuffers(self.handle, self.handle.native, size, most)
+        try:
+            yield buffers
+            buffers.flush()
+        finally:
+            self._mapped = None
+            buffers.close()
+
+    def _flush_mapped(self) -> None:
+        if self._mapped is not None:
+            self._mapped.flush()
+
     def clear(self, target: BufferSlice) -> None:
         """Fill a slice with zeros, in queue order with writes and submissions.
 
@@ -202,6 +236,7 @@ class Device:
             DeviceError: The buffer has been freed, or the device is lost.
         """
         self.check_alive(target)
+        self._flush_mapped()
         with self._errors("clearing a buffer"):
             encoder = self.wgpu.create_command_encoder(label="clear")
             encoder.clear_buffer(target.buffer, target.offset, target.size)
@@ -237,6 +272,7 @@ class Device:
         """
         for part in parts:
             self.check_alive(part)
+        self._flush_mapped()
         with self._errors("reading a buffer"):
             return self._readback.begin(parts, fresh=self._submitter.fresh_staging)
 
@@ -297,6 +333,7 @@ class Device:
         Raises:
             DeviceError: A dispatch is invalid, or the device is lost.
         """
+        self._flush_mapped()
         with self._errors("running a program"):
             start = perf_counter()
             self._submitter.run(bound, rows, times)

@@ -65,6 +65,11 @@ class RawCalls(ABC):
             set_bind_group(handle, 0, group, 0, null)
             dispatch(handle, x, y, z)
 
+    def mapped(self, buffer: Any, size: int) -> Bytes:
+        """Return the memory of a mapped buffer that is writable, uint8 [size]."""
+        address = self._api.libf.wgpuBufferGetMappedRange(buffer._internal, 0, size)
+        return np.frombuffer(self._ffi.buffer(address, size), np.uint8)
+
     @abstractmethod
     def submit(self, device: Any, commands: Any) -> int:
         """Submit one `GPUCommandBuffer` and return a number that stands for the submission."""

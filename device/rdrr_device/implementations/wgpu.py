@@ -182,6 +182,7 @@ def _raw_calls() -> WgpuCalls | None:
             lib.wgpuDevicePoll,
             lib.wgpuBufferMapAsync,
             lib.wgpuBufferGetConstMappedRange,
+            lib.wgpuBufferGetMappedRange,
             lib.WGPUMapAsyncStatus_Success,
             api.GPUShaderModule,
             api.error_handler,

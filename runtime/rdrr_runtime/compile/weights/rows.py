@@ -23,6 +23,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.choice.storage import Storage
 from rdrr_runtime.compile.weights.padding import is_padded, padded_matrix
 from rdrr_runtime.compile.weights.read_ahead import Read
+from rdrr_runtime.phases.weights.formats import UNIT
 
 CHUNK_BYTES = 16 << 20
 """Bytes read or decoded at a time, so that loading does not double host memory."""
@@ -93,6 +94,7 @@ def _reads(package: Package, name: str, tensor: Tensor, limit: int) -> list[Read
     if tensor.parsed_layout() is Layout.FLAT:
         return [partial(package.read, name)]
     step = max(1, limit // max(stored.row_bytes, 1))
+    step = step // UNIT * UNIT or step  # columns of blocks are repacked by as many
     return [
         partial(package.read_rows, name, first, min(step, stored.rows - first))
         for first in range(0, stored.rows, step)

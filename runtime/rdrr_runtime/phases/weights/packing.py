@@ -193,24 +193,18 @@ def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
 def _regrouped(chunks: Iterator[Bytes], most: int, step: int) -> Iterator[Bytes]:
     """Yield the same rows in chunks of at most `most` rows.
 
-    Every chunk but the last is a multiple of `step` rows.
+    Every chunk but the last is a multiple of `step` rows. What has been yielded of a chunk is not
+    read any more, and no chunk once the next one has been asked for.
     """
-    kept: list[Bytes] = []
-    count = 0
+    rest: Bytes | None = None
     for chunk in chunks:
-        if len(chunk):
-            kept.append(chunk)
-            count += len(chunk)
-        whole = count // step * step
-        if not whole:
-            continue
-        rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
+        rows = chunk if rest is None else np.concatenate([rest, chunk])
+        whole = len(rows) // step * step
+        rest = rows[whole:].copy() if whole < len(rows) else None
         for first in range(0, whole, most):
             yield rows[first : min(first + most, whole)]
-        count -= whole
-        kept = [rows[whole:]] if count else []
-    if count:
-        yield np.concatenate(kept)
+    if rest is not None:
+        yield rest
 
 
 def _rows_at_a_time(row_bytes: int) -> int:
