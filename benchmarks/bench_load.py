@@ -5,13 +5,14 @@
 A package of the shape with random weights is loaded without a check, with SHA-256, with BLAKE3 (a
 copy of the package with other hashes), and with `--verify cached` where all shards are remembered
 as verified. Each load ends with the first token of a short prompt. The loads run `--cold` times in
-fresh processes, which import everything, and `--rounds` times in this process after one load to
-warm up; the order is reversed in every second round. The files are in the page cache throughout.
+fresh processes, as a program starts, and `--rounds` times in this process after one load to warm
+up; the order is reversed in every second round. The files are in the page cache throughout.
 
 The seconds of the stages are those of `_load_stages.py`: they may overlap, so they do not add up to
-the total. In a fresh process the timers need all modules before the load begins, while the device
-of a program is opened beside its imports; `--once MODE --plain` measures that. Reading, hashing and
-a plain upload are also timed alone, see `_load_floor.py`. The list of verified files is kept in a
+the total. Their timers need all modules before the load begins, while a program opens the device
+beside its imports, so fresh processes have none. These have the bytecode of all modules, as
+installed packages do; a process that is not counted writes it. Reading, hashing and a plain upload
+are also timed alone, see `_load_floor.py`. Bytecode and the list of verified files are kept in a
 temporary folder. The last line is one JSON object.
 """
 
@@ -31,7 +32,6 @@ import sys  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Mapping, Sequence  # noqa: E402
 from contextlib import AbstractContextManager, nullcontext  # noqa: E402
-from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest.mock import patch  # noqa: E402
@@ -55,7 +55,9 @@ PROMPT = range(1, 17)
 Seconds = dict[str, float]
 
 
-def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -> Seconds:
+def loaded(
+    folder: Path, mode: str, options: argparse.Namespace, start: float, *, is_fresh: bool = False
+) -> Seconds:
     """Load a package once, generate a token, and return the seconds of each stage.
 
     Args:
@@ -63,19 +65,20 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
         mode: One of `MODES`.
         options: Options of the command line.
         start: When the load counts as begun, in seconds of `time.perf_counter`.
+        is_fresh: Whether the process has not loaded before; its stages are not timed.
     """
-    from _load_stages import stages
+    timers: AbstractContextManager[Seconds] = nullcontext({})
+    if not is_fresh:
+        from _load_stages import stages
 
-    if options.backend == "wgpu" and not options.plain:
-        for name in ("rdrr_runtime.gpu", "wgpu.backends.wgpu_native"):
-            import_module(name)
+        timers = stages()
     imported = time.perf_counter()
-    timers: AbstractContextManager[Seconds] = nullcontext({}) if options.plain else stages()
     with timers as seconds:
         model = rdrr.load(
             folder,
             verify=MODES[mode],
             backend=options.backend,
+            webgpu=options.webgpu,
             adapter=options.adapter,
             context=options.context,
         )
@@ -93,13 +96,14 @@ def loaded(folder: Path, mode: str, options: argparse.Namespace, start: float) -
 
 
 def in_new_process(folder: Path, mode: str, options: argparse.Namespace) -> Seconds:
-    """Load a package in a fresh process and return the seconds of each stage."""
+    """Load a package in a fresh process and return its seconds."""
     words = ["--package", folder, "--once", mode, "--backend", options.backend]
-    words += ["--context", options.context]
+    words += ["--context", options.context, "--webgpu", options.webgpu]
     if options.adapter:
         words += ["--adapter", options.adapter]
     command = [sys.executable, __file__, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise DeviceError("loading in a new process failed", found=done.stderr.strip()[-400:])
     seconds: Seconds = json.loads(done.stdout.splitlines()[-1])["seconds"]
@@ -214,6 +218,8 @@ def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
     cold: dict[str, list[Seconds]] = {mode: [] for mode in packages}
     warm: dict[str, list[Seconds]] = {mode: [] for mode in packages}
     check_seconds(packages["none"], "full")
+    if options.cold:
+        in_new_process(packages["none"], "none", options)  # writes bytecode and shaders
     for _ in range(options.cold):
         for mode, folder in packages.items():
             cold[mode].append(in_new_process(folder, mode, options))
@@ -250,7 +256,7 @@ def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
 
 def once(options: argparse.Namespace) -> dict[str, Any]:
     """Load once in this process and return the seconds since it began."""
-    return {"seconds": loaded(options.package, options.once, options, _START)}
+    return {"seconds": loaded(options.package, options.once, options, _START, is_fresh=True)}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -261,12 +267,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--shape", default="llama-1b", help="shape of shapes.py")
     add("--quantize", default="q4_k_m")
     add("--backend", choices=("wgpu", "cpu"), default="wgpu")
+    add("--webgpu", default="auto", help="implementation of WebGPU: auto, wgpu or dawn")
     add("--adapter", metavar="NAME", help="use the adapter whose name contains this")
     add("--context", type=int, default=512, help="slots of the key-value cache")
     add("--rounds", type=int, default=3, help="loads of each mode in this process")
     add("--cold", type=int, default=2, help="loads of each mode in fresh processes")
     add("--once", choices=MODES, help="only load --package once, for --cold")
-    add("--plain", action="store_true", help="with --once: as a program starts, without timers")
     add("--work", type=Path, help="keep the package here for the next run")
     return parser.parse_args(arguments)
 
@@ -280,7 +286,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.work.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=options.work) as scratch,
-        patch.dict(os.environ, {"XDG_CACHE_HOME": f"{scratch}/cache"}),
+        patch.dict(
+            os.environ,
+            {"XDG_CACHE_HOME": f"{scratch}/cache", "PYTHONPYCACHEPREFIX": f"{scratch}/bytecode"},
+        ),
     ):
         work = options.work or Path(scratch)
         return finish(lambda: measure(options, work, Path(scratch)))

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
 from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING
+
+from rdrr_device.rendered_sources import RenderedSources, rendered_sources
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -93,13 +94,13 @@ class ShaderFolder:
 def _environment(package: str) -> jinja2.Environment:
     import jinja2
 
-    from rdrr_device.compiled_templates import compiled_templates
+    folder = _files(package)
 
     def load(name: str) -> str | None:
-        path = files(package).joinpath(name)
+        path = folder.joinpath(name)
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
@@ -107,13 +108,26 @@ def _environment(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.bytecode_cache = compiled_templates(package, environment)
-    return environment
 
 
 @cache
 def _render(package: str, name: str, variables: tuple[tuple[str, Hashable], ...]) -> str:
-    return _environment(package).get_template(name).render(dict(variables), is_first=_first_uses())
+    def rendered() -> str:
+        template = _environment(package).get_template(name)
+        return template.render(dict(variables), is_first=_first_uses())
+
+    return _kept(package).of(repr((name, variables)), rendered)
+
+
+@cache
+def _kept(package: str) -> RenderedSources:
+    return rendered_sources(package)
+
+
+def _files(package: str) -> Traversable:
+    from importlib.resources import files
+
+    return files(package)
 
 
 def _first_uses() -> Callable[[str], bool]:
@@ -131,7 +145,7 @@ def _first_uses() -> Callable[[str], bool]:
 @cache
 def _digest(package: str) -> str:
     hasher = sha256()
-    for path, file in sorted(_sources(files(package)).items()):
+    for path, file in sorted(_sources(_files(package)).items()):
         hasher.update(path.encode() + b"\0" + file.read_bytes())
     return hasher.hexdigest()
 
