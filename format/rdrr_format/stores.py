@@ -124,11 +124,17 @@ def read_bounded(store: Store, name: str, max_bytes: int) -> bytes:
     return store.read(name, 0, size).tobytes()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file atomically: at any moment either the old or the new content is there as a whole.
 
     If the path is a symbolic link its target is replaced, not the link. A pipe or a device is
     written to.
+
+    Args:
+        path: The file.
+        content: What it shall contain.
+        durable: Whether to wait until the content is on the disk, which can take a second. Without
+            that, the file may be damaged after a power cut.
 
     Raises:
         StoreError: The file cannot be written, and the old one is unchanged; or the folder cannot
@@ -144,9 +150,13 @@ def replace_file(path: Path, content: bytes) -> None:
         with store_errors(path):
             with partial.open("xb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            rename_durably(partial, path)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if durable:
+                rename_durably(partial, path)
+            else:
+                partial.replace(path)
     finally:
         with suppress(OSError):
             partial.unlink()

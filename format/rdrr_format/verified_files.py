@@ -2,7 +2,7 @@
 
 The cache is one JSON file, `rdrr/verified.json`, oldest entry first. If it is missing or damaged,
 files are hashed again; if it cannot be written, nothing is added and that is not an error. The file
-is replaced as a whole, under a lock.
+is replaced as a whole, under a lock. No load waits until it is on the disk: that took one 0.7 s.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class VerifiedFiles:
                 known[str(path)] = _value(state, digest)
             kept = dict(list(known.items())[-MAX_FILES:])
             content = json.dumps({"format": FORMAT, "files": kept}, separators=(",", ":"))
-            replace_file(self.path, content.encode())
+            replace_file(self.path, content.encode(), durable=False)
             self._known = kept
 
     def _read(self) -> dict[str, Any]:

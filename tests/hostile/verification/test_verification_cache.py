@@ -15,6 +15,7 @@ import pytest
 from rdrr_format import verified_files
 from rdrr_format.errors import ShardError
 from rdrr_format.file_state import CLOCK_TICK_NS, COARSE_TICK_NS, FileState
+from rdrr_format.stores import replace_file
 from rdrr_format.verified_files import VerifiedFiles
 from support.commands import environment, rdrr
 from support.deadlines import HANGS
@@ -50,6 +51,19 @@ def test_full_ignores_the_verification_cache_and_none_never_writes_it(package, c
     assert cache_file.exists()
     load(package)
     assert set(hashed.values()) == {1}
+
+
+def test_no_load_waits_for_the_disk(package, cache_file, monkeypatch):
+    """What is remembered may be lost in a power cut; flushing it took longer than the load."""
+
+    def flushed(descriptor: int) -> None:
+        raise AssertionError(f"file {descriptor} was flushed")
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    load(package)
+    assert cache_file.exists()
+    with pytest.raises(AssertionError, match="was flushed"):  # the control
+        replace_file(cache_file, b"")
 
 
 def touch(path: Path) -> None:
