@@ -36,6 +36,9 @@ UNTUNED = (
 )
 """Why the pass of a model that was not tuned runs as dispatches."""
 
+UNMEASURED = "the default; `rdrr tune` compares one dispatch with it (auto)"
+"""The same where no buffer that is written may be bound twice: nobody has measured a GPU there."""
+
 TUNED = "decode pass "
 """Beginning of the names of decode passes in a tuned profile."""
 
@@ -72,7 +75,7 @@ def persistence(
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
     `auto` does what `rdrr tune` has found to be faster for the model. Without it, a process that
-    decodes for long compares both on the GPU.
+    decodes for long compares both on the GPU, where that has been measured.
 
     Args:
         device: The device.
@@ -88,7 +91,8 @@ def persistence(
     best = tuple(grid for grid in best if grid.threads <= device.limits[_THREADS])
     if executor == "auto" and tuned is not None and best:
         return Persistence(best, tuned.reason)
-    if executor == "auto" and tuned is None and not device.info.software:
+    compares = device.info.aliased_writes and not device.info.software
+    if executor == "auto" and tuned is None and compares:
         grid = _usable(device)
         return None if grid is None else Persistence((grid,), UNTUNED, compares=True)
     if executor != "persistent":
@@ -129,11 +133,8 @@ def tuning_grids(device: Device) -> tuple[Grid, ...]:
 
 def _usable(device: Device) -> Grid | None:
     """Return the grid that an adapter can run."""
-    from rdrr_runtime.exec.persistent.occupancy import refused_binding
     from rdrr_runtime.phases.context import Grid
 
-    if refused_binding(device.info) is not None:
-        return None
     return Grid(SOFTWARE_THREADS, 1) if device.info.software else _tested(device).grid
 
 
@@ -205,13 +206,9 @@ def executor_decision(info: AdapterInfo, tuned: TunedExecutor | None) -> Decisio
     """Return how `auto` runs the decode pass of a model on an adapter, with the reason."""
     from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import OP, title
-    from rdrr_runtime.exec.persistent.occupancy import refused_binding
 
-    why = refused_binding(info)
-    if why is not None:
-        return Decision("load", OP, "dispatches", f"one dispatch does not work: {why}")
     if tuned is None:
-        return Decision("load", OP, "dispatches", UNTUNED)
+        return Decision("load", OP, "dispatches", UNTUNED if info.aliased_writes else UNMEASURED)
     kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
     return Decision("load", OP, kernel, tuned.reason)
 
@@ -221,7 +218,7 @@ def describe(info: AdapterInfo) -> str:
     from rdrr_runtime.exec.persistent.occupancy import unsupported
 
     reason = unsupported(info, info.features)
-    if info.software and info.aliased_writes:
+    if info.software:
         return f"with one workgroup: {reason}"
     if reason is not None:
         return f"no: {reason}"

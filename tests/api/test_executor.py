@@ -127,17 +127,15 @@ def test_the_decision_of_auto_is_explained():
     assert "rdrr tune" in executor_decision(info, None).reason
 
 
-def test_an_implementation_that_cannot_bind_such_a_pass_is_named(tests_of_adapters):
+def test_without_aliased_bindings_auto_takes_one_dispatch_only_where_it_was_tuned():
     info = replace(_info(), implementation="dawn", aliased_writes=False)
-    why = "dawn lets no dispatch bind a buffer twice for writing"
-    assert why in executor_decision(info, FASTER).reason
-    assert executor_decision(info, FASTER).kernel == "dispatches"
-    for changed in (info, replace(info, software=True)):
-        assert describe(changed).startswith(f"no: {why}")
-        assert persistence(FakeDevice(changed), "auto") is None
-        with pytest.raises(DeviceError, match=why):
-            persistence(FakeDevice(changed), "persistent")
-    assert not tests_of_adapters
+    device = FakeDevice(info)
+    assert persistence(device, "auto") is None
+    assert executor_decision(info, None).reason == _executor.UNMEASURED
+    assert persistence(FakeDevice(_info()), "auto").compares  # the control
+    assert executor_decision(_info(), None).reason == _executor.UNTUNED
+    assert persistence(device, "auto", FASTER).grids == (Grid(256, 264),)
+    assert persistence(device, "persistent").grids == (Grid(512, 132),)
 
 
 def test_grids_for_tuning_fit_the_adapter(monkeypatch):

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
+from dataclasses import replace
+
 import pytest
+from rdrr_device.arena import arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Work
+from rdrr_device.kernels import Dispatch, Kernel, Work
+from rdrr_device.shaders import storage_bindings, with_binding_numbers
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.persistent import linking
 from rdrr_runtime.exec.persistent.declarations import (
     Names,
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import AtomicElement, Element, HandedElement
 from rdrr_runtime.exec.persistent.handover import Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.context import Grid
+from support.dawn_device import open_dawn_device, why_no_dawn
 from support.fake_phases import fake_phase
+from support.lowered import WITH_MATRICES
+from support.packages import llama_manifest, write_random_package
 
 SHADER = """// a comment with var<storage, read> fake: array<u32>;
 enable f16;
@@ -115,9 +129,8 @@ fn phase(item: u32) { x[item] = x[item] + 1.0; }
     renaming = Renaming(0, declared, Names(declared, {}))
     renaming.reads = {"x": Element("buffer_0", "at_0_0")}
     renaming.writes = {"x": HandedElement("words1", "to_0_0", "f32")}
-    assert (
-        "words1[to_0_0 + (item)] = bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0);"
-        in renaming.text(declared[-1])
+    assert "put1(to_0_0 + (item), bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0));" in renaming.text(
+        declared[-1]
     )
 
 
@@ -195,3 +208,65 @@ def test_phases_of_other_sizes_are_refused(bench):
     assert phases[0].work == Work(phases[0].work.items)
     with pytest.raises(UnlinkableError, match="no phase reads the step"):
         link(phases, threads=threads)
+
+
+@pytest.fixture
+def passes(device, tmp_path, rng):
+    """The decode pass of a column-major model on a GPU, which adds to sums in atomic words."""
+    package = write_random_package(tmp_path, llama_manifest("Q4_K", "column", layers=2), rng)
+    with arena(device, "gpu") as owner:
+        owner.capabilities = replace(WITH_MATRICES, matrices=())
+        plan = Plan(package, owner, Policy(), context=64, kv_dtype="f16", upload=False)
+        yield plan.lower(DECODE, grid=Grid(256, 132))
+
+
+def _types(linked):
+    """Return the types under which a module declares each buffer that it writes."""
+    access = {
+        name: (access, type_)
+        for access, name, type_ in re.findall(r"var<storage, (\w+)> (\w+): ([^;]+);", linked.source)
+    }
+    types: dict[int, list[str]] = {}
+    for name, memory in linked.buffers.items():
+        if access[name][0] == "read_write":
+            types.setdefault(id(memory.buffer), []).append(access[name][1])
+    return sorted(types.values())
+
+
+def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(passes):
+    linked = {
+        aliased: link(passes.phases, threads=256, results=(passes.logits,), aliased=aliased)
+        for aliased in (True, False)
+    }
+    several = [types for types in _types(linked[True]) if len(types) > 1]
+    assert several
+    assert all("array<atomic<u32>>" in types for types in several)
+    assert len(_types(linked[True])) == len(_types(linked[False]))
+    assert all(len(types) == 1 for types in _types(linked[False]))
+    assert ["array<atomic<u32>>"] in _types(linked[False])
+
+
+def test_a_buffer_that_is_written_as_other_types_is_refused_without_aliases(passes, monkeypatch):
+    monkeypatch.setattr(linking, "_atomic_buffers", lambda *_: set())
+    with pytest.raises(UnlinkableError, match=r"a buffer it writes as array<.*> and array<"):
+        link(passes.phases, threads=256, aliased=False)
+
+
+def test_elements_of_atomic_words_are_loaded_and_stored_word_by_word():
+    word, pair = AtomicElement("sums", "at"), AtomicElement("sums", "at", 2)
+    assert word.read("i") == "atomicLoad(&sums[at + (i)])"
+    assert word.write("i", "v") == "atomicStore(&sums[at + (i)], v)"
+    first, second = (f"&sums[2u * (at + (i)) + {part}u]" for part in (0, 1))
+    assert pair.read("i") == f"vec2<u32>(atomicLoad({first}), atomicLoad({second}))"
+    stores = f"atomicStore({first}, (a + b)[0]); atomicStore({second}, (a + b)[1])"
+    assert pair.write("i", "a + b") == stores
+
+
+@pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")
+def test_tint_accepts_a_module_without_aliases(passes):
+    source = link(passes.phases, threads=256, results=(passes.logits,), aliased=False).source
+    bindings, numbered = storage_bindings(source), with_binding_numbers(source)
+    kernel = Kernel("persistent", numbered, "main", (), bindings, trusted=True)
+    with closing(open_dawn_device()) as dawn, arena(dawn, "any") as owner:
+        buffers = tuple(owner.empty(binding.name, 1 << 16) for binding in bindings)
+        dawn.bind(Dispatch(kernel, buffers, Work(1), "whole pass"))

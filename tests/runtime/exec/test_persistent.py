@@ -21,6 +21,7 @@ from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
+from support.dawn_device import open_dawn_device, why_no_dawn
 from support.masks import packed
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -73,6 +74,21 @@ def test_one_workgroup_chooses_the_tokens_of_the_dispatches(
     package = write_random_package(tmp_path, manifest, rng)
     expected, _ = _ids_of(package, device)
     ids, decision = _ids_of(package, device, ONE)
+    assert decision == ["one dispatch, 1 workgroups of 128 threads"]
+    assert ids == expected
+
+
+@pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")
+@pytest.mark.parametrize("layout", ["row", pytest.param("column", marks=pytest.mark.thorough)])
+def test_one_dispatch_binds_no_written_buffer_twice_where_that_is_not_allowed(
+    tmp_path, rng, layout
+):
+    """Dawn refuses a dispatch that does."""
+    package = write_random_package(tmp_path, llama_manifest("Q4_K", layout), rng)
+    with closing(open_dawn_device()) as dawn:
+        assert not dawn.info.aliased_writes
+        expected, _ = _ids_of(package, dawn)
+        ids, decision = _ids_of(package, dawn, ONE)
     assert decision == ["one dispatch, 1 workgroups of 128 threads"]
     assert ids == expected
 
@@ -262,7 +278,7 @@ def _wait_for_one_more(source):
 
 def _withhold_a_word(source):
     """Leave out one of the words that a matrix product writes, whose output is number 3."""
-    store = r"words1\[to_\w+ \+ \((\w+)\)\] = .+;"
+    store = r"put1\(to_\w+ \+ \((\w+)\), .+\);"
     return re.sub(store, r"if (\1 != 3u) { \g<0> }", source, count=1)
 
 

@@ -31,7 +31,7 @@ def _looks(name, array, index, space=""):
     element = READS[array]
     return (
         f"{space}let {name}_at = {element.offset} + ({index});\n"
-        f"{space}let {name}_seen = {element.variable}[{name}_at];"
+        f"{space}let {name}_seen = {element.look(name + '_at')};"
     )
 
 
@@ -59,7 +59,7 @@ def test_a_value_that_is_used_once_is_waited_for_only_in_the_branch_that_is_take
         shader,
         """
         let v_at = from_0 + (i);
-        let v_seen = words1[v_at];
+        let v_seen = seen1(v_at);
         if (is_first) {
             y[i] = bitcast<f32>(full1(v_seen, v_at));
         }
@@ -227,7 +227,7 @@ def test_an_index_that_is_a_value_itself_is_waited_for_by_its_load():
     assert shader.split("\n") == [
         *_looks("at", "codes", "i").split("\n"),
         "let v_at = from_0 + (2u * full1(at_seen, at_at) + 1u);",
-        "let v_seen = words1[v_at];",
+        "let v_seen = seen1(v_at);",
         "use(bitcast<f32>(full1(v_seen, v_at)));",
     ]
 
@@ -286,11 +286,11 @@ def test_a_read_waits_for_its_element():
 
 def test_a_write_converts_all_but_words():
     pairs, codes = READS["pairs"], READS["codes"]
-    assert rewritten("x[i] = a + b;", "x", X, X) == "words1[from_0 + (i)] = bitcast<u32>(a + b);"
+    assert rewritten("x[i] = a + b;", "x", X, X) == "put1(from_0 + (i), bitcast<u32>(a + b));"
     assert rewritten("x[i] = v;", "x", pairs, pairs) == (
-        "words2[from_2 + (i)] = bitcast<vec2<u32>>(v);"
+        "put2(from_2 + (i), bitcast<vec2<u32>>(v));"
     )
-    assert rewritten("x[i] = v;", "x", codes, codes) == "words1[from_1 + (i)] = v;"
+    assert rewritten("x[i] = v;", "x", codes, codes) == "put1(from_1 + (i), v);"
     assert rewritten("x[i] = v;", "x", MEMORY, MEMORY) == "buffer_0[at_0 + (i)] = v;"
 
 
@@ -301,7 +301,7 @@ def test_reads_within_indices_and_written_values_are_rewritten_as_well():
         "use(taken1(from_0 + (taken1(from_0 + (taken1(from_0 + (0u)))))));"
     )
     assert rewritten("x[x[i]] = x[j] + x[k];\nuse(x[m]);", "x", from_, to) == (
-        "words1[to_0 + (taken1(from_0 + (i)))] = taken1(from_0 + (j)) + taken1(from_0 + (k));\n"
+        "put1(to_0 + (taken1(from_0 + (i))), taken1(from_0 + (j)) + taken1(from_0 + (k)));\n"
         "use(taken1(from_0 + (m)));"
     )
 

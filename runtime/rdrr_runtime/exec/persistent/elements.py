@@ -41,6 +41,34 @@ class Element:
 
 
 @dataclass(frozen=True)
+class AtomicElement(Element):
+    """How a module accesses elements of 32 bits or vectors of them in an array of atomic words.
+
+    Attributes:
+        width: Words of an element.
+    """
+
+    width: int = 1
+
+    def read(self, index: str) -> str:
+        """Return the expression of an element."""
+        words = ", ".join(f"atomicLoad(&{word})" for word in self._words(index))
+        return words if self.width == 1 else f"vec{self.width}<u32>({words})"
+
+    def write(self, index: str, value: str) -> str:
+        """Return the statements that set an element, without the last semicolon."""
+        parts = [value] if self.width == 1 else [f"({value})[{at}]" for at in range(self.width)]
+        stores = zip(self._words(index), parts, strict=True)
+        return "; ".join(f"atomicStore(&{word}, {part})" for word, part in stores)
+
+    def _words(self, index: str) -> list[str]:
+        if self.width == 1:
+            return [super().read(index)]
+        first = f"{self.width}u * ({self.at(index)})"
+        return [f"{self.variable}[{first} + {at}u]" for at in range(self.width)]
+
+
+@dataclass(frozen=True)
 class HandedElement(Element):
     """How a module accesses the elements of a value that is handed over, see handover.wgsl.
 
@@ -52,14 +80,18 @@ class HandedElement(Element):
     type: str = "u32"
     width: int = 1
 
+    def look(self, at: str) -> str:
+        """Return the expression of what an element is now, given its index among the words."""
+        return f"seen{self.width}({at})"
+
     def read(self, index: str) -> str:
         """Return the expression that waits for an element."""
         return self.value(f"taken{self.width}({self.at(index)})")
 
     def write(self, index: str, value: str) -> str:
         """Return the statement that hands an element over, without its semicolon."""
-        same = self.type == self._words
-        return super().write(index, value if same else f"bitcast<{self._words}>({value})")
+        words = value if self.type == self._words else f"bitcast<{self._words}>({value})"
+        return f"put{self.width}({self.at(index)}, {words})"
 
     def value(self, words: str) -> str:
         """Return the element that consists of some words."""

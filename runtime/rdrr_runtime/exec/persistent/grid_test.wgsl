@@ -49,7 +49,7 @@ fn main(
     for (var round = 1u; round <= ROUNDS; round++) {
         let own = first_word + (round - 1u) * groups.x;
         if (index == 0u) {
-            words1[own + group.x] = value_of(round, group.x);
+            put1(own + group.x, value_of(round, group.x));
         }
         let other = (group.x + round * 37u + index) % groups.x;
         if (taken1(own + other) != value_of(round, other)) {

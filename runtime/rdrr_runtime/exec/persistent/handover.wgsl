@@ -1,17 +1,20 @@
 // Values that are handed over word by word: a reader looks at the words that it needs until they are full.
 //
 // words1, words2, words4  the words of all values of a pass, twice, behind a head of 4 words: a pass uses one half
-//                         and empties the other one for the next pass. The first word counts the passes
+//                         and empties the other one for the next pass. The first word counts the passes. Without
+//                         ALIASED there is words4 alone, since WebGPU lets no dispatch bind written memory twice
 //
 // A word is written once in a pass, so whoever sees that it is full has its value. Reads and writes are those
 // of @coherent buffers. Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
 const EMPTY = {{ EMPTY }}u;
 const HALF_WORDS = {{ HALF_WORDS }}u;
 
+{% if ALIASED %}
 @coherent
 var<storage, read_write> words1: array<u32>;
 @coherent
 var<storage, read_write> words2: array<vec2<u32>>;
+{% endif %}
 @coherent
 var<storage, read_write> words4: array<vec4<u32>>;
 
@@ -19,7 +22,7 @@ var<private> first_word: u32;  // of the half that this pass uses
 
 // Choose the half of this pass; returns whether it is the second one.
 fn enter_half() -> bool {
-    let second = (words1[0] & 1u) != 0u;
+    let second = (seen1(0u) & 1u) != 0u;
     first_word = select(4u, 4u + HALF_WORDS, second);
     return second;
 }
@@ -38,13 +41,34 @@ fn give_up() {
 }
 {% for width, type, any in ((1, "u32", ""), (2, "vec2<u32>", "any"), (4, "vec4<u32>", "any")) %}
 
-// What element `at` of words{{ width }} is once it is full, with what it was at a first look.
+fn seen{{ width }}(at: u32) -> {{ type }} {
+{% if ALIASED or width == 4 %}
+    return words{{ width }}[at];
+{% elif width == 2 %}
+    return vec2<u32>(words4[at / 2u][2u * (at % 2u)], words4[at / 2u][2u * (at % 2u) + 1u]);
+{% else %}
+    return words4[at / 4u][at % 4u];
+{% endif %}
+}
+
+fn put{{ width }}(at: u32, value: {{ type }}) {
+{% if ALIASED or width == 4 %}
+    words{{ width }}[at] = value;
+{% elif width == 2 %}
+    words4[at / 2u][2u * (at % 2u)] = value.x;
+    words4[at / 2u][2u * (at % 2u) + 1u] = value.y;
+{% else %}
+    words4[at / 4u][at % 4u] = value;
+{% endif %}
+}
+
+// What element `at` of {{ width }} word{{ "s" if width > 1 }} is once it is full, with what it was at a first look.
 fn full{{ width }}(seen: {{ type }}, at: u32) -> {{ type }} {
     if (!{{ any }}(seen == {{ type }}(EMPTY))) {
         return seen;
     }
     for (var looks = 0u; looks < most_looks; looks++) {
-        let word = words{{ width }}[at];
+        let word = seen{{ width }}(at);
         if (!{{ any }}(word == {{ type }}(EMPTY))) {
             return word;
         }
@@ -54,6 +78,6 @@ fn full{{ width }}(seen: {{ type }}, at: u32) -> {{ type }} {
 }
 
 fn taken{{ width }}(at: u32) -> {{ type }} {
-    return full{{ width }}(words{{ width }}[at], at);
+    return full{{ width }}(seen{{ width }}(at), at);
 }
 {% endfor %}

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rdrr_device.device import Device
+from rdrr_device.shaders import storage_bindings
 
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.linking import Linked
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase
-
-OWN_BUFFERS = 5
-"""Bindings of a pass beside those of its phases: table, gate, and the words in three widths."""
 
 SOFTWARE_ITERATIONS = 32_768
 """Most iterations of a thread's loops on a software adapter. Mesa's ends the loops of a shader
@@ -31,7 +29,7 @@ def check_limits(linked: Linked, device: Device) -> None:
             f"the pass needs {linked.workgroup_bytes} bytes of workgroup memory of {memory}"
         )
     # A phase that is launched behind the pass binds one buffer more, the gate.
-    bindings = max(len(linked.buffers) + OWN_BUFFERS, MAX_BUFFERS + 1)
+    bindings = max(len(storage_bindings(linked.source)), MAX_BUFFERS + 1)
     if bindings > device.limits["max-storage-buffers-per-shader-stage"]:
         raise UnlinkableError(f"the pass binds {bindings} buffers")
 

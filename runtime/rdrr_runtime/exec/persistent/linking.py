@@ -27,7 +27,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import AtomicElement, Element, HandedElement
 from rdrr_runtime.exec.persistent.handover import EMPTY, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -54,6 +54,8 @@ OMITTED = 0xFFFF
 MOST_UNITS = 16
 """Most units of a module. Compilers inline them all: NVIDIA's took 1 s for 10 units on an H200, and
 more than 38 s for 24."""
+
+ATOMIC = "atomic<u32>"
 
 OTHER_BYTES = 64
 """Workgroup memory of the variables that are not arrays, and of alignment; an upper bound."""
@@ -82,19 +84,28 @@ class Linked:
     words: int
 
 
-def link(phases: Sequence[Phase], *, threads: int, results: Sequence[BufferSlice] = ()) -> Linked:
+def link(
+    phases: Sequence[Phase],
+    *,
+    threads: int,
+    results: Sequence[BufferSlice] = (),
+    aliased: bool = True,
+) -> Linked:
     """Join phases in one module.
 
     Args:
         phases: The phases, in order; all have workgroups of `threads` threads.
         threads: Threads of a workgroup.
         results: Memory that is read after the pass.
+        aliased: Whether a buffer that is written may be bound several times, as arrays of different
+            elements.
 
     Raises:
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
     """
     slots, words = assign_slots(phases, results)
-    linker = _Linker(threads, shared_buffers(phases, slots))
+    atomic = set() if aliased else _atomic_buffers(phases, slots)
+    linker = _Linker(threads, shared_buffers(phases, slots), atomic, aliased=aliased)
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
     rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
@@ -110,6 +121,22 @@ def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     sizes = [phase.buffers[name].size // WORD_BYTES if name else 0 for name, _ in ranges]
     words = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
     return [OMITTED, 0, 0, int(must_wait), *words, *[0] * (MOST_OFFSETS - len(words))]
+
+
+def _atomic_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
+    """Return the ids of the buffers with atomic words that are bound as plain words as well."""
+    types: dict[int, set[str]] = {}
+    for phase, handed in zip(phases, slots, strict=True):
+        declared = declarations(phase.record.source)
+        names = Names(declared, phase.record.constants)
+        for declaration in declared:
+            if declaration.kind == "storage" and declaration.name in handed.memory:
+                array = names.array(declaration.type)
+                element = declaration.type if array is None else array.element
+                buffer = phase.buffers[declaration.name].buffer
+                types.setdefault(id(buffer), set()).add(element)
+    plain = {ATOMIC, "u32", "vec2<u32>", "vec4<u32>"}
+    return {key for key, elements in types.items() if ATOMIC in elements and elements <= plain}
 
 
 @dataclass
@@ -137,11 +164,15 @@ class _Linker:
     Args:
         threads: Threads of a workgroup.
         coherent: Ids of the buffers that hand results from one phase to another.
+        atomic: Ids of the buffers that are declared as arrays of atomic words only.
+        aliased: See `link`.
     """
 
-    def __init__(self, threads: int, coherent: set[int]) -> None:
+    def __init__(
+        self, threads: int, coherent: set[int], atomic: set[int], *, aliased: bool
+    ) -> None:
         self._threads = threads
-        self._coherent = coherent
+        self._coherent, self._atomic, self._aliased = coherent, atomic, aliased
         self._units: dict[Any, Unit] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._written: set[int] = set()
@@ -162,6 +193,7 @@ class _Linker:
         units = list(self._units.values())
         if len(units) > MOST_UNITS:
             raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
+        self._check_aliases()
         step = next(
             (buffer.name for buffer in self._buffers.values() if buffer.type == "Step"), None
         )
@@ -187,6 +219,7 @@ class _Linker:
             WORDS=CALL_WORDS,
             EMPTY=EMPTY,
             HALF_WORDS=words,
+            ALIASED=self._aliased,
         )
         if any(unit.record.source.startswith("enable f16") for unit in units):
             text = f"enable f16;\n{text}"
@@ -199,6 +232,16 @@ class _Linker:
             pooled + self._own_bytes + OTHER_BYTES,
             words,
         )
+
+    def _check_aliases(self) -> None:
+        types: dict[int, list[str]] = {}
+        for buffer in self._buffers.values():
+            types.setdefault(id(buffer.memory.buffer), []).append(buffer.type)
+        for key, several in types.items():
+            if not self._aliased and key in self._written and len(several) > 1:
+                raise UnlinkableError(
+                    f"it would bind a buffer it writes as {' and '.join(several)}"
+                )
 
     def _declared(self, buffer: _Buffer) -> str:
         # WebGPU allows no mix of read-only and writing bindings of one buffer in a dispatch.
@@ -255,7 +298,10 @@ class _Linker:
                 else:
                     size = unit.names.size_of(array.element)
                     offset = unit.add(Offset(f"at_{number}", name, size))
-                    renaming.reads[name] = renaming.writes[name] = Element(variable, offset)
+                    element = Element(variable, offset)
+                    if id(in_memory[name].buffer) in self._atomic and array.element != ATOMIC:
+                        element = AtomicElement(variable, offset, size // WORD_BYTES)
+                    renaming.reads[name] = renaming.writes[name] = element
             for handed, written, accesses in (
                 (slots.writes, True, renaming.writes),
                 (slots.reads, False, renaming.reads),
@@ -270,6 +316,8 @@ class _Linker:
     def _buffer(self, names: Names, declaration: Declaration, memory: BufferSlice) -> _Buffer:
         array = names.array(declaration.type)
         type_ = names.resolved(declaration.type) if array is None else f"array<{array.element}>"
+        if id(memory.buffer) in self._atomic:
+            type_ = f"array<{ATOMIC}>"
         key = (id(memory.buffer), type_)
         if key not in self._buffers:
             whole = BufferSlice(memory.buffer, 0, memory.buffer.size)

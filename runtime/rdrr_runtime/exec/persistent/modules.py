@@ -126,7 +126,12 @@ class Modules:
 
     def _link(self, whole: Pass) -> Linked:
         # The logits are a result, since phases that sample are launched behind the pass.
-        linked = link(whole.phases, threads=self._grid.threads, results=(whole.logits,))
+        linked = link(
+            whole.phases,
+            threads=self._grid.threads,
+            results=(whole.logits,),
+            aliased=self._device.info.aliased_writes,
+        )
         check_limits(linked, self._device)
         return linked
 

@@ -38,13 +38,6 @@ ROUNDS = 32
 POLLS = 1 << 14
 
 
-def refused_binding(info: AdapterInfo) -> str | None:
-    """Return why no pass in one dispatch can be bound; None if that is no obstacle."""
-    if info.aliased_writes:
-        return None
-    return f"{info.implementation} lets no dispatch bind a buffer twice for writing, as it would"
-
-
 def unsupported(info: AdapterInfo, features: Collection[str]) -> str | None:
     """Return why workgroups cannot wait for each other; None if a test may show that they can.
 
@@ -52,9 +45,6 @@ def unsupported(info: AdapterInfo, features: Collection[str]) -> str | None:
         info: The adapter.
         features: Its features, or those enabled on a device.
     """
-    why = refused_binding(info)
-    if why is not None:
-        return why
     if info.software:
         return "the workgroups of a software adapter do not run at the same time"
     if COHERENT not in features:
@@ -102,7 +92,12 @@ class _Test:
         self._words = owner.empty("words", WORD_BYTES * most)
         values = owner.empty("values", 4 * MOST_GROUPS)
         source = FOLDER.render(
-            "grid_test.wgsl", ROUNDS=ROUNDS, WG=threads, EMPTY=EMPTY, HALF_WORDS=most
+            "grid_test.wgsl",
+            ROUNDS=ROUNDS,
+            WG=threads,
+            EMPTY=EMPTY,
+            HALF_WORDS=most,
+            ALIASED=device.info.aliased_writes,
         )
         bindings = storage_bindings(source)
         self._kernel = Kernel("grid test", with_binding_numbers(source), "main", (), bindings)

@@ -108,7 +108,7 @@ fn main(
                 workgroupBarrier();
 {% for r in range(1, RANGES) %}
                 for (var i = group.x * WG + thread.index; i < call.at[{{ r // 2 }}][{{ 2 * r % 4 + 1 }}]; i += groups.x * WG) {
-                    words1[first_word + call.at[{{ r // 2 }}][{{ 2 * r % 4 }}] + i] = 0u;
+                    put1(first_word + call.at[{{ r // 2 }}][{{ 2 * r % 4 }}] + i, 0u);
                 }
 {% endfor %}
             }
@@ -117,6 +117,6 @@ fn main(
         call = load_call(number + 1u);
     }
     if (leave(thread.index, groups.x)) {
-        words1[0] += 1u;
+        put1(0u, seen1(0u) + 1u);
     }
 }

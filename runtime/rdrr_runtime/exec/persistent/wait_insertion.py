@@ -50,7 +50,7 @@ class _Load:
         at, seen = f"{self.name}_at", f"{self.name}_seen"
         return (
             f"{self.space}let {at} = {self.element.at(self.index)};",
-            f"{self.space}let {seen} = {self.element.variable}[{at}];",
+            f"{self.space}let {seen} = {self.element.look(at)};",
         )
 
     @property
