@@ -6,6 +6,7 @@ A source knows the names, shapes and bytes of tensors, but not what they are for
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -214,6 +215,25 @@ def with_aliases(
             if isinstance(stored, str) and stored in tensors and name not in tensors
         },
     }
+
+
+_WRAPPERS = re.compile(
+    r"^(module\.)+|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""What training adds to names: DataParallel at the beginning, torch.compile and others anywhere."""
+
+
+def without_wrappers(tensors: Mapping[str, SourceTensor]) -> Mapping[str, SourceTensor]:
+    """Return tensors under the names that they had before the model was wrapped for training.
+
+    They stay as they are where two would get one name.
+    """
+    # Twice, since either kind of wrapper may be around the other.
+    names = {name: _WRAPPERS.sub("", _WRAPPERS.sub("", name)) for name in tensors}
+    plain = set(names.values())
+    if len(plain) < len(names) or plain == names.keys():
+        return tensors
+    return {names[name]: replace(tensor, name=names[name]) for name, tensor in tensors.items()}
 
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:
