@@ -53,7 +53,7 @@ def refuse_beyond_limit(
     peak = sum(size for size, _ in parts)
     if peak > limit:
         blocks = all(cache.holds_blocks(32) for cache in package.graph.caches.values())
-        raise DeviceError(
+        refusal = DeviceError(
             "the model takes more GPU memory than `max_vram` allows",
             where=package.where,
             expected=f"at most {format_size(limit)}",
@@ -65,6 +65,8 @@ def refuse_beyond_limit(
                 ]
             ),
         )
+        refusal.need = peak
+        raise refusal
 
 
 def _has_tables_on_gpu(package: Package, policy: Policy) -> bool:

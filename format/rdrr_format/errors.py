@@ -167,7 +167,13 @@ class ConversionError(RdrrError):
 
 
 class DeviceError(RdrrError):
-    """There is no adapter, or it lacks a feature or limit that is needed."""
+    """There is no adapter, or it lacks a feature or limit that is needed.
+
+    Attributes:
+        need: Bytes of memory that a model needs, if they are more than it may take; else 0.
+    """
+
+    need: int = 0
 
 
 class GenerationError(RdrrError):

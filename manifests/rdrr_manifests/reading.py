@@ -90,9 +90,9 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
     try:
         data = parse_json(raw, MANIFEST, pairs=_collector(repeated), constants=False)
     except FormatError as error:
-        facts = f"{error.message}, expected {error.expected}" if error.expected else error.message
-        actual = f"{facts}, found {shown(error.found)}" if error.found else facts
-        raise not_rdrr(where, actual) from error
+        actual = f": {shown(error.found)}" if error.found else ""
+        expected = f" instead of {error.expected}" if error.expected else ""
+        raise not_rdrr(where, f"{error.message}{actual}{expected}") from error
     if not isinstance(data, dict):
         raise not_rdrr(where, f"JSON of another kind ({type(data).__name__})")
     faults = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -155,7 +156,17 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, tensors, value):
     values = from_stored(tensors[name]).copy()
     values[3, 5] = value
     tensors[name] = to_stored(values, "BF16")
-    with pytest.raises(SourceError, match=r"o_proj.*not finite"):
+    where = re.escape(f"{tmp_path / 'm' / 'model.safetensors'}, tensor {name}: ")
+    with pytest.raises(SourceError, match=f"^{where}the weights are not finite"):
+        convert(write_llama(tmp_path / "m", tensors, **LAYERS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_type_are_refused(tmp_path, tensors):
+    name = "model.layers.0.self_attn.o_proj.weight"
+    tensors[name] = from_stored(tensors[name]).astype(np.int32)
+    where = re.escape(f"{tmp_path / 'm' / 'model.safetensors'}, tensor {name}: ")
+    with pytest.raises(SourceError, match=f"^{where}weights of this dtype cannot"):
         convert(write_llama(tmp_path / "m", tensors, **LAYERS), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

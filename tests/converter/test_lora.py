@@ -50,6 +50,21 @@ def test_an_adapter_of_a_wrapped_model_finds_the_names_of_the_base(base, tmp_pat
     assert source.tensors[f"{MODULE}.weight"].note == "LoRA merged"
 
 
+@pytest.mark.parametrize("wrapper", ["module.{}", "_orig_mod.{}", "base_model.model._orig_mod.{}"])
+def test_an_adapter_of_a_model_that_was_wrapped_for_training_is_merged(
+    base, tmp_path, rng, wrapper
+):
+    tensors = adapter(rng)
+    expected = merge_adapter(base, write_adapter(tmp_path / "a", tensors))
+    wrapped = {
+        wrapper.format(name.removeprefix(PREFIX) if PREFIX in wrapper else name): value
+        for name, value in tensors.items()
+    }
+    source = merge_adapter(base, write_adapter(tmp_path / "b", wrapped))
+    name = f"{MODULE}.weight"
+    np.testing.assert_array_equal(source.tensors[name].read(), expected.tensors[name].read())
+
+
 def test_an_adapter_with_pytorch_weights_is_read(base, tmp_path, rng):
     import torch
 

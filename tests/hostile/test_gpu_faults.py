@@ -195,6 +195,7 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     monkeypatch.setattr(type(source), "fetch", None)
     with pytest.raises(DeviceError, match="more GPU memory than `max_vram` allows") as caught:
         load(package, kv_dtype=kv_dtype, max_vram=need.peak - 1)
+    assert caught.value.need == need.peak
     line = str(caught.value)
     for words in ("weights +", "key-value cache +", "activations and tables +", "staging"):
         assert words in line

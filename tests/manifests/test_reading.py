@@ -45,6 +45,7 @@ def test_the_error_says_on_one_line_what_the_file_is(raw: bytes, words: str) -> 
     text = str(caught.value)
     assert text.startswith("here/manifest.json: not an RDRR manifest")
     assert words in text
+    assert text.count("found ") == text.count("expected ") == 1
     assert "\n" not in text
     assert [fault.rule for fault in caught.value.faults] == ["not-rdrr"]
 

@@ -57,6 +57,7 @@ def from_stored(values: np.ndarray) -> np.ndarray:
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], **metadata: str) -> None:
     """Write stored arrays (uint16 means BF16), and metadata beside them."""
     names = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<u2"): "BF16"}
+    names[np.dtype("<i4")] = "I32"
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     position = 0
     for name, array in tensors.items():

@@ -15,9 +15,10 @@ from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rdrr_format.errors import DeviceError, RdrrError, UsageError
+from rdrr_format.errors import DeviceError, UsageError
 from starlette.concurrency import run_in_threadpool
 
+from rdrr._units import format_size
 from rdrr.serve.worker import BusyError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rdrr.serve.texts import Service
 
 UNKNOWN_MODEL = "this model is not served"
+NEVER_FITS = "the model alone takes more GPU memory than `max_vram` allows"
 UNLOAD_SECONDS = 5.0
 
 
@@ -140,7 +142,8 @@ class Pool:
 
         Raises:
             BusyError: They work.
-            RdrrError: It cannot be loaded.
+            RdrrError: It cannot be loaded; the message is `NEVER_FITS` if there is no room for it
+                even without the others.
         """
         with self._changing:
             while offer.service is None:
@@ -149,7 +152,8 @@ class Pool:
                 except DeviceError as error:
                     if "max_vram" not in error.message:
                         raise
-                    self._make_room(error)
+                    self._refuse_beyond_limit(offer, error)
+                    self._make_room()
             service = offer.service
         assert service is not None
         return service
@@ -175,10 +179,17 @@ class Pool:
             return None
         return max(1, self._max - sum(service.worker.memory for service in self.loaded))
 
-    def _make_room(self, error: RdrrError) -> None:
+    def _refuse_beyond_limit(self, offer: Offer, error: DeviceError) -> None:
+        """Refuse a package for which no room can be made, before others are unloaded for it."""
+        assert self._max is not None
+        if error.need > self._max or not self.loaded:
+            most = f"at most {format_size(self._max)}"
+            raise DeviceError(
+                NEVER_FITS, where=offer.name, expected=most, found=error.found, hint=error.hint
+            ) from error
+
+    def _make_room(self) -> None:
         others = [offer for offer in self.offers if offer.service is not None]
-        if not others:
-            raise error
         for offer in sorted(others, key=lambda offer: offer.used):
             if self._unload(offer):
                 return

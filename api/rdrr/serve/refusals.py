@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from rdrr.serve.guards import error_response, in_form_of, too_large
 from rdrr.serve.lanes import TOO_LATE
-from rdrr.serve.pool import UNKNOWN_MODEL
+from rdrr.serve.pool import NEVER_FITS, UNKNOWN_MODEL
 from rdrr.serve.texts import is_too_long
 from rdrr.serve.worker import BusyError
 
@@ -59,6 +59,9 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
 
 
 def _refusal(error: RdrrError) -> JSONResponse:
+    if error.message == NEVER_FITS:
+        # Clients send a request again after any status of 500 and above.
+        return error_response(400, str(error), "invalid_request_error", "model_too_large")
     if isinstance(error, DeviceError):
         return error_response(503, str(error), "server_error", retry_after=RETRY_SECONDS)
     if error.message == UNKNOWN_MODEL:

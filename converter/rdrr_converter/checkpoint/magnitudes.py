@@ -46,7 +46,7 @@ def measure_finite(tensor: SourceTensor) -> Magnitudes:
     if not isfinite(measured.largest):
         raise SourceError(
             "the weights are not finite",
-            where=f"{tensor.file}, tensor {tensor.name}" + f" ({tensor.note})" * bool(tensor.note),
+            where=tensor.where + f" ({tensor.note})" * bool(tensor.note),
             expected="finite numbers",
             found=measured.largest,
         )

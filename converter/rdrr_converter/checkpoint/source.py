@@ -6,6 +6,7 @@ A source knows the names, shapes and bytes of tensors, but not what they are for
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -45,7 +46,7 @@ class SourceTensor:
         dtype: Storage type: F32, F16, BF16, or a block type of the format. Tensors that do not hold
             weights directly have other types, such as I32 or F8_E4M3. For tensors with `decode` it
             describes how they are stored.
-        file: Name of the file that holds the tensor, for messages.
+        file: Path of the file that holds the tensor, for messages.
         native: Opens the stored values: [rows, columns], BF16 as uint16 and 8-bit floats as uint8;
             blocks as uint8 [rows, bytes of a row]. Opening is cheap, since the file is mapped. The
             function can be pickled, so that another process can open the same values.
@@ -66,6 +67,11 @@ class SourceTensor:
     offset: float = 0.0
     decode: Decode | None = None
     note: str = ""
+
+    @property
+    def where(self) -> str:
+        """The file and the tensor, for messages."""
+        return f"{self.file}, tensor {self.name}"
 
     @property
     def rows(self) -> int:
@@ -89,10 +95,9 @@ class SourceTensor:
             SourceError: It has another one; `problem` and `hint` say what that means.
         """
         if self.shape != expected:
-            where = f"{self.file}, tensor {self.name}"
             stated = list(self.shape)
             raise SourceError(
-                problem, where=where, expected=list(expected), found=stated, hint=hint
+                problem, where=self.where, expected=list(expected), found=stated, hint=hint
             )
 
     @property
@@ -187,7 +192,7 @@ class SourceTensor:
         if self.dtype not in SCALARS:
             raise SourceError(
                 "weights of this dtype cannot be converted",
-                where=f"{self.file}, tensor {self.name}",
+                where=self.where,
                 expected=", ".join(SCALARS),
                 found=self.dtype,
             )
@@ -210,6 +215,25 @@ def with_aliases(
             if isinstance(stored, str) and stored in tensors and name not in tensors
         },
     }
+
+
+_WRAPPERS = re.compile(
+    r"^(module\.)+|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""What training adds to names: DataParallel at the beginning, torch.compile and others anywhere."""
+
+
+def without_wrappers(tensors: Mapping[str, SourceTensor]) -> Mapping[str, SourceTensor]:
+    """Return tensors under the names that they had before the model was wrapped for training.
+
+    They stay as they are where two would get one name.
+    """
+    # Twice, since either kind of wrapper may be around the other.
+    names = {name: _WRAPPERS.sub("", _WRAPPERS.sub("", name)) for name in tensors}
+    plain = set(names.values())
+    if len(plain) < len(names) or plain == names.keys():
+        return tensors
+    return {names[name]: replace(tensor, name=names[name]) for name, tensor in tensors.items()}
 
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:

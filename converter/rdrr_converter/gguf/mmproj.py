@@ -286,7 +286,7 @@ def _joined_frames(frames: list[GgufTensor], rule: ArchitectureRule, where: Path
         shape = (outputs, height * width * channels)
     name = rule.published_name(row.name)
     read = partial(_kernel, tuple(frames), shape)
-    return SourceTensor(name, shape, first.dtype, where.name, read)
+    return SourceTensor(name, shape, first.dtype, str(where), read)
 
 
 def _kernel(frames: tuple[GgufTensor, ...], shape: tuple[int, ...]) -> npt.NDArray[Any]:

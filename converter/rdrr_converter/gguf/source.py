@@ -126,7 +126,7 @@ def open_file(
     )
     tensors = _model_tensors(stored, architecture, config)
     if architecture.in_metadata is not None:
-        tensors += stated_tensors(metadata, config["num_hidden_layers"], path.name)
+        tensors += stated_tensors(metadata, config["num_hidden_layers"], str(path))
     config |= architecture.stated_by(tensor.name for tensor in tensors)
     config |= head.config
     tensors += scores

@@ -22,7 +22,7 @@ from rdrr_converter.gguf.file import GgufTensor
 def read_tensor(tensor: GgufTensor, name: str) -> SourceTensor:
     """Return a tensor under a name, with the values and the order of the file."""
     native = partial(map_tensor, tensor)
-    return SourceTensor(name, tensor.shape, tensor.dtype, tensor.path.name, native)
+    return SourceTensor(name, tensor.shape, tensor.dtype, str(tensor.path), native)
 
 
 def map_tensor(tensor: GgufTensor) -> npt.NDArray[Any]:

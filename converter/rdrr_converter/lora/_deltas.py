@@ -119,7 +119,7 @@ def merged_weight(
     if (outputs, inputs) != base.shape:
         raise SourceError(
             MISFIT,
-            where=f"{left.file}, tensor {left.name}",
+            where=left.where,
             expected=f"a product of shape {list(base.shape)}, as {base.name} has",
             found=f"{list(left.shape)} and {list(right.shape)}",
         )

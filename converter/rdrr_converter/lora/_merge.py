@@ -143,7 +143,7 @@ def _check_ranks(pair: Sequence[SourceTensor], module: str, config: AdapterConfi
         if tensor.shape[dimension] != rank:
             raise SourceError(
                 "the rank of the adapter's matrices differs from its configuration",
-                where=f"{config.where.parent / tensor.file}, tensor {tensor.name}",
+                where=tensor.where,
                 expected=rank,
                 found=f"{tensor.shape[dimension]} in {list(tensor.shape)}",
             )

@@ -22,7 +22,7 @@ from pathlib import Path
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.checkpoint.files import find_file
-from rdrr_converter.checkpoint.source import SourceTensor
+from rdrr_converter.checkpoint.source import SourceTensor, without_wrappers
 from rdrr_converter.sources import safetensors, torch_pickle
 
 _FILES = (
@@ -74,7 +74,7 @@ def read_adapter_weights(folder: Path) -> AdapterWeights:
     for name, read in _FILES:
         path = find_file(folder, name, follow_links=True)
         if path is not None:
-            return _classified(read(path), path)
+            return _classified(without_wrappers(read(path)), path)
     expected = " or ".join(name for name, _ in _FILES)
     raise SourceError("the adapter has no weights", where=folder, expected=expected)
 

@@ -80,13 +80,12 @@ def _content(content: bytes | None) -> str | None:
 
 def _tensors(source: Source) -> Iterator[list[object]]:
     for tensor in source.tensors.values():
-        yield [tensor.name, tensor.shape, tensor.dtype, tensor.file, tensor.offset]
+        yield [tensor.name, tensor.shape, tensor.dtype, Path(tensor.file).name, tensor.offset]
 
 
 def _files(source: Source) -> dict[str, list[int]]:
     """Return size in bytes and modification time in ns of the local weight files."""
-    folder = source.path if source.path.is_dir() else source.path.parent
-    return _file_stats({folder / tensor.file for tensor in source.tensors.values()})
+    return _file_stats({Path(tensor.file) for tensor in source.tensors.values()})
 
 
 def _file_stats(paths: Iterable[Path]) -> dict[str, list[int]]:

@@ -107,6 +107,6 @@ def _layer(source: Source, folder: str, index: int, width: int) -> Layer:
 def _tensor(tensor: SourceTensor, folder: str, index: int) -> ModelTensor:
     """Return a tensor of a layer with its name in the package."""
     kind = tensor.name.rpartition(".")[2]
-    named = replace(tensor, name=f"{folder}/{tensor.name}", file=f"{folder}/{tensor.file}")
+    named = replace(tensor, name=f"{folder}/{tensor.name}")
     role = "bias" if kind == "bias" else "other"
     return ModelTensor(_NAME.format(index=index, kind=kind), named, role, None)

@@ -71,7 +71,7 @@ def take_apart(
     if whole.is_block and (arrangement.columns or arrangement.transposed):
         raise SourceError(
             "blocks along the columns of a stack cannot be split",
-            where=f"{whole.file}, tensor {whole.name}",
+            where=whole.where,
             found=whole.dtype,
         )
     for expert in range(experts):

@@ -15,7 +15,7 @@ from rdrr_format.errors import SourceError
 from rdrr_format.file_names import is_plain_name
 
 from rdrr_converter.checkpoint.files import find_file, read_json_object
-from rdrr_converter.checkpoint.source import Source, SourceTensor, with_aliases
+from rdrr_converter.checkpoint.source import Source, SourceTensor, with_aliases, without_wrappers
 
 INDEX_BOUNDS = JsonBounds(size=32 << 20, values=1 << 20, depth=8)
 """Limits of an index, enough for some 500,000 tensors."""
@@ -104,7 +104,7 @@ def _source_beside(
         path=path,
         kind=kind,
         config=read_json_object(config),
-        tensors=tensors,
+        tensors=without_wrappers(tensors),
         generation_config={} if generation is None else read_json_object(generation),
         follow_links=follow_links,
     )

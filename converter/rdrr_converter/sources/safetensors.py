@@ -46,7 +46,7 @@ def _tensor(path: Path, entry: TensorEntry) -> SourceTensor:
     shape = entry.shape
     matrix = (prod(shape[:-1]), shape[-1] if shape else 1)
     native = partial(_map, path, NUMPY[entry.dtype], entry.offset, matrix)
-    return SourceTensor(entry.name, shape, entry.dtype, path.name, native)
+    return SourceTensor(entry.name, shape, entry.dtype, str(path), native)
 
 
 def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDArray[Any]:

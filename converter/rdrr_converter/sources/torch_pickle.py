@@ -187,7 +187,7 @@ class _Archive:
         if prod(shape) * width > MAX_TIMES * self.size:
             return _refused(self.path, name, shape, f"{prod(shape) * width} bytes of {size}")
         view = _View(self.path, native, start + offset * width, tuple(shape), tuple(strides))
-        return SourceTensor(name, tuple(shape), ours, self.path.name, view)
+        return SourceTensor(name, tuple(shape), ours, str(self.path), view)
 
     def check_total(self, tensors: Mapping[str, SourceTensor]) -> None:
         total = sum(
@@ -311,7 +311,7 @@ def _kind_of(function: str, args: tuple[Any, ...]) -> str:
 
 def _refused(path: Path, name: str, shape: tuple[int, ...], kind: str) -> SourceTensor:
     refuse = partial(_refuse, f"{path}, tensor {name}", kind)
-    return SourceTensor(name, tuple(shape), kind, path.name, refuse)
+    return SourceTensor(name, tuple(shape), kind, str(path), refuse)
 
 
 def _refuse(where: str, kind: str) -> npt.NDArray[Any]:

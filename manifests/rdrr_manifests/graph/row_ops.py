@@ -161,6 +161,11 @@ class GatedActivation:
     up_part: int = 0
     gate_scale: float = 1.0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it reads whole rows of `up` and has no factor on the gate."""
+        return self.up_parts == 1 and self.gate_scale == 1.0
+
 
 @dataclass(frozen=True)
 class Activation:

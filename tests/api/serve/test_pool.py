@@ -7,10 +7,12 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from rdrr.serve.app import application
 from rdrr.serve.metrics import Metrics
-from rdrr.serve.pool import Offer, Pool
+from rdrr.serve.pool import NEVER_FITS, Offer, Pool
 from rdrr.serve.worker import BusyError
 from rdrr_format.errors import DeviceError, ManifestError, UsageError
+from starlette.testclient import TestClient
 
 MANIFEST = None
 """No test here reads it."""
@@ -37,6 +39,7 @@ class Packages:
     """Packages of given sizes that note how they are loaded."""
 
     sizes: dict[str, int]
+    states_need: bool = True
     loaded: list[str] = field(default_factory=list)
     workers: list[FakeWorker] = field(default_factory=list)
 
@@ -46,7 +49,9 @@ class Packages:
     def _opener(self, name):
         def opened(room: int | None) -> FakeService:
             if room is not None and self.sizes[name] > room:
-                raise DeviceError("the model takes more GPU memory than `max_vram` allows")
+                refusal = DeviceError("the model takes more GPU memory than `max_vram` allows")
+                refusal.need = self.sizes[name] if self.states_need else 0
+                raise refusal
             self.loaded.append(name)
             self.workers.append(FakeWorker(self.sizes[name]))
             return FakeService(name, self.workers[-1])
@@ -109,9 +114,42 @@ def test_a_package_that_works_is_never_unloaded():
 def test_a_package_that_fits_nowhere_is_refused():
     packages = Packages({"a": 4, "b": 40})
     pool = Pool(packages.offers(), Metrics(), 0, max_vram=9)
-    with pytest.raises(DeviceError, match="max_vram"):
+    with pytest.raises(DeviceError, match=NEVER_FITS):
         ask(pool, "b")
     assert ask(pool, "a") == "a"
+
+
+@pytest.mark.parametrize("path", ["/v1/models/load", "/v1/chat/completions", "/api/chat"])
+def test_clients_are_told_to_come_again_only_if_the_package_can_fit(path):
+    packages = Packages({"a": 4, "b": 40, "c": 9})
+    pool = Pool(packages.offers(), Metrics(), 0, max_vram=9)
+    ask(pool, "a")
+    packages.workers[0].jobs = 1
+    client = TestClient(application(pool))
+    messages = [{"role": "user", "content": "Hello"}]
+    answers = {name: client.post(path, json={"model": name, "messages": messages}) for name in "bc"}
+    assert {name: answer.status_code for name, answer in answers.items()} == {"b": 400, "c": 429}
+    assert "b: the model alone takes more" in answers["b"].text
+    assert [name for name, answer in answers.items() if "retry-after" in answer.headers] == ["c"]
+
+
+def test_a_package_that_fits_nowhere_lets_the_others_stay():
+    packages = Packages({"a": 4, "b": 40, "c": 9})
+    pool = Pool(packages.offers(), Metrics(), 0, max_vram=9)
+    ask(pool, "a")
+    with pytest.raises(DeviceError, match=r"b: the model alone .*expected at most 9 B"):
+        ask(pool, "b")
+    assert loaded(pool) == ["a"]
+    assert ask(pool, "c") == "c"
+    assert loaded(pool) == ["c"]
+
+
+def test_a_package_whose_need_is_unknown_is_refused_when_no_other_is_left():
+    pool = Pool(Packages({"a": 4, "b": 40}, False).offers(), Metrics(), 0, max_vram=9)
+    ask(pool, "a")
+    with pytest.raises(DeviceError, match=NEVER_FITS):
+        ask(pool, "b")
+    assert not loaded(pool)
 
 
 def test_a_fault_of_a_package_is_its_own():

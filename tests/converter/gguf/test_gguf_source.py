@@ -71,6 +71,14 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
             assert stored[name] == content, name
 
 
+def test_tensors_are_named_with_the_path_of_their_file(tmp_path, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf")
+    tensors = open_source(path).tensors
+    assert {tensor.where for tensor in tensors.values()} == {
+        f"{path}, tensor {name}" for name in tensors
+    }
+
+
 def test_rows_of_query_and_key_projections_are_put_in_order(tmp_path, llama):
     source = open_source(write_gguf(llama, tmp_path / "m.gguf"))
     original = open_source(llama)

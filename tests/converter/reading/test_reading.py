@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -82,6 +83,41 @@ def test_names_without_the_usual_prefix_become_canonical(tmp_path, rng):
     bare = {name.removeprefix("model."): array for name, array in tensors.items()}
     model = read(write_llama(tmp_path, bare, tie_word_embeddings=True))
     assert {tensor.name for tensor in model.tensors} == set(tensors)
+
+
+WRAPPED = {
+    "plain": ("", ""),
+    "DataParallel": ("module.", ""),
+    "twice": ("module.module.", ""),
+    "compiled": ("_orig_mod.", ""),
+    "compiled, then DataParallel": ("module._orig_mod.", ""),
+    "DataParallel, then compiled": ("_orig_mod.module.", ""),
+    "compiled layers": ("", "_orig_mod."),
+    "recomputed layers of FSDP": ("", "_fsdp_wrapped_module._checkpoint_wrapped_module."),
+}
+"""What stands before all names, and behind the number of a layer."""
+
+
+@pytest.mark.parametrize(("outer", "inner"), WRAPPED.values(), ids=WRAPPED)
+def test_names_of_a_wrapped_model_are_those_of_the_model(tmp_path, rng, outer, inner):
+    tensors = llama_tensors(rng)
+    wrapped = {
+        outer + re.sub(r"(layers\.\d+\.)", rf"\1{inner}", name): value
+        for name, value in tensors.items()
+    }
+    source = open_source(write_llama(tmp_path, wrapped, shards=2))
+    assert set(source.tensors) == {tensor.name for tensor in read(tmp_path).tensors} == set(tensors)
+    for name, tensor in source.tensors.items():
+        assert tensor.name == name
+        np.testing.assert_array_equal(tensor.read().ravel(), from_stored(tensors[name]).ravel())
+
+
+@pytest.mark.parametrize("name", ["_orig_mod.model.norm.weight", "model.norm_orig_mod.weight"])
+def test_a_name_that_two_tensors_would_get_and_another_ending_stay(tmp_path, rng, name):
+    tensors = llama_tensors(rng)
+    tensors[name] = tensors["model.norm.weight"]
+    with pytest.raises(SourceError, match=f"unexpected tensors .*1 more: {name}"):
+        read(write_llama(tmp_path, tensors))
 
 
 def test_an_existing_bias_is_kept_and_a_stated_bias_is_required(tmp_path, rng):

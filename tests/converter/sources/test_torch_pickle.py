@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -64,6 +65,20 @@ def test_the_package_equals_that_of_safetensors(tmp_path, rng, dtype, shards):
         shard["hash"] for shard in theirs["shards"]
     ]
     assert ours["metadata"]["sourceFormat"] == "pytorch"
+
+
+@pytest.mark.parametrize("value", [np.nan, 1.0])
+def test_a_value_that_is_not_finite_is_named_with_the_path_of_its_shard(tmp_path, rng, value):
+    tensors = llama_tensors(rng, "F32")
+    name = list(tensors)[1]
+    tensors[name].flat[0] = value
+    folder = write_torch(tmp_path / "t", tensors, shards=2)
+    if np.isfinite(value):
+        convert(folder, tmp_path / "out")
+        return
+    where = re.escape(f"{folder / 'pytorch_model-00002-of-00002.bin'}, tensor {name}: ")
+    with pytest.raises(SourceError, match=f"^{where}the weights are not finite"):
+        convert(folder, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.bin"])

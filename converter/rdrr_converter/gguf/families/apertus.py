@@ -47,7 +47,7 @@ def stated_tensors(metadata: Mapping[str, Any], layers: int, where: str) -> Iter
     Args:
         metadata: Metadata of the file.
         layers: Number of layers.
-        where: Name of the file.
+        where: Path of the file.
 
     Raises:
         SourceError: A parameter is not stated for every layer.

@@ -152,7 +152,7 @@ def _join(keys: SourceTensor, values: SourceTensor | None) -> SourceTensor:
     if values is None or len(keys.shape) != 3 or len(values.shape) != 3:
         raise SourceError(
             "a matrix of latent attention is incomplete",
-            where=f"{keys.file}, {keys.name}",
+            where=keys.where,
             expected="attn_k_b [heads, latent, rows] and attn_v_b [heads, rows, latent]",
             found=f"{list(keys.shape)} and {shape}",
         )
@@ -160,7 +160,7 @@ def _join(keys: SourceTensor, values: SourceTensor | None) -> SourceTensor:
     if (values.shape[0], values.shape[2]) != (heads, latent):
         raise SourceError(
             "the parts of a matrix of latent attention do not fit",
-            where=f"{keys.file}, {keys.name}",
+            where=keys.where,
             expected=f"attn_v_b [{heads}, rows, {latent}]",
             found=list(values.shape),
         )

@@ -84,7 +84,7 @@ class Module:
             shape: Logical shape [N, K].
             dtype: How the weight is stored, in words.
             decode: Decodes parts of the weight.
-            file: Name of the file that holds the packed values.
+            file: Path of the file that holds the packed values.
         """
         return SourceTensor(f"{self.name}.weight", shape, dtype, file, _no_values, decode=decode)
 

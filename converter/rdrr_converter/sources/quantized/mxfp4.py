@@ -52,7 +52,7 @@ def _joined(blocks: SourceTensor, scales: SourceTensor | None) -> SourceTensor:
     if size != 16 or blocks.dtype != "U8" or scales is None or scales.shape != shape:
         raise SourceError(
             "blocks and scales of MXFP4 do not belong together",
-            where=f"{blocks.file}, tensor {blocks.name}",
+            where=blocks.where,
             expected="bytes [..., 16], and a scale for each 16 of them",
             found=f"{list(blocks.shape)} and {None if scales is None else list(scales.shape)}",
         )

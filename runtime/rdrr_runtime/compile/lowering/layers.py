@@ -72,7 +72,7 @@ def _gated_tiles(build: PassBuilder, pattern: GatedFeedForward) -> int:
     if branch is None or not isinstance(op, Linear):
         return 0
     served = tiled(build, (*pattern.linears, op))
-    if served is None or activation.up_parts != 1:
+    if served is None:
         return 0
     joined = _gate_and_up(build, pattern)
     if joined is not None:

@@ -276,8 +276,7 @@ def _match_gate(body: Body, index: int, projections: Projections) -> str | None:
         return None
     size = attention.head_dim
     beside = replace(queries, out=gates.out, first=size) == gates and body.readers[gates.out] == 1
-    is_plain = product.activation == "sigmoid" and product.clamp is None and product.up_parts == 1
-    is_plain = is_plain and product.gate_scale == 1.0
+    is_plain = product.activation == "sigmoid" and product.clamp is None and product.is_plain
     reads = (product.gate, product.up) == (gates.out, attention.out)
     alone = body.readers[attention.out] == 1
     return product.out if beside and is_plain and reads and alone else None

@@ -181,7 +181,7 @@ def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
         return None
     end = index + normed.count
     activation = body.at(end)
-    if not isinstance(activation, GatedActivation) or activation.gate_scale != 1.0:
+    if not isinstance(activation, GatedActivation) or not activation.is_plain:
         return None
     operands = [name for name in (activation.gate, activation.up) if name is not None]
     if [linear.out for linear in normed.linears] != operands or any(

@@ -69,8 +69,8 @@ def match_linear_attention(body: Body, index: int) -> LinearAttention | None:
     if any(body.readers[name] != 1 for name in inner):
         return None
     is_usual = convolution.activation == "silu" and convolution.parts == 1
-    is_usual = is_usual and convolution.factors is None and gate.gate_scale == 1.0
-    is_gated = gate.activation == "silu" and gate.clamp is None and gate.up_parts == 1
+    is_usual = is_usual and convolution.factors is None
+    is_gated = gate.activation == "silu" and gate.clamp is None and gate.is_plain
     normed = head_norm.is_plain and head_norm.groups == rule.heads
     if not (is_usual and is_gated and normed) or convolution.bias is not None:
         return None

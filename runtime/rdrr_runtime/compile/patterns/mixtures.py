@@ -108,8 +108,7 @@ def _match_shared(body: Body, index: int, x: str) -> SharedExpert | None:
         linear.x == x for linear in linears
     )
     has_bias = any(linear.bias is not None for linear in (*linears, down))
-    is_plain = activation.up_parts == 1 and activation.gate_scale == 1.0
-    if not (reads and is_plain) or down.x != activation.out or has_bias:
+    if not (reads and activation.is_plain) or down.x != activation.out or has_bias:
         return None
     scored = isinstance(score, SigmoidGate) and (score.x, score.branch) == (x, down.out)
     gated = score if isinstance(score, SigmoidGate) and scored else None

@@ -82,7 +82,7 @@ def _joins(activation: GatedActivation | Activation, linears: Sequence[Linear]) 
         return written == [activation.x] and is_plain
     if any(linear.bias is not None for linear in linears):
         return False
-    if activation.up_parts != 1 or activation.gate_scale != 1.0:
+    if not activation.is_plain:
         return False
     return written == [value for value in (activation.gate, activation.up) if value is not None]
 

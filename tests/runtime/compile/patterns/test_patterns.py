@@ -94,10 +94,14 @@ def test_a_mixture_with_a_shared_expert_is_matched_as_a_whole() -> None:
     assert mixture.shared.score == MIXTURE[7]
 
 
-@pytest.mark.parametrize(("factor", "matches"), [(1.0, True), (0.5, False)])
-def test_a_feed_forward_with_a_factor_on_its_gate_is_not_fused(factor, matches):
+@pytest.mark.parametrize(
+    ("fields", "matches"),
+    [({}, True), ({"gate_scale": 0.5}, False), ({"up_parts": 2, "up_part": 1}, False)],
+    ids=["plain", "a factor on the gate", "a part of up"],
+)
+def test_a_feed_forward_is_fused_unless_it_scales_its_gate_or_reads_a_part_of_up(fields, matches):
     norm, gate, up, down = MIXTURE[0], MIXTURE[3], MIXTURE[4], Linear("a", "b", MATRIX)
-    activation = GatedActivation("g", "u", "a", "silu", K, gate_scale=factor)
+    activation = GatedActivation("g", "u", "a", "silu", K, **fields)
     block = match_gated_feed_forward(Body.of((norm, gate, up, activation, down, RESIDUAL)), 0)
     assert (block is not None) is matches
     mixture = Body.of((*MIXTURE[:5], activation, *MIXTURE[6:]))
