@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import RdrrError, UsageError
 
 from rdrr.serve.metrics import Metrics
 from rdrr.serve.pool import Offer, Pool
@@ -68,15 +68,20 @@ def _offer(
 ) -> Offer:
     import rdrr
 
-    manifest = rdrr.open_package(path, follow_links=load.follow_links).manifest
+    package = rdrr.open_package(path, follow_links=load.follow_links)
+    manifest, folder = package.manifest, package.where
     name = manifest.model_id
 
     def start(room: int | None) -> Service:
         how = load if room is None else replace(load, max_vram=room)
 
+        # Clients read what errors say: they learn the name, and not where the server has files.
         def loaded() -> Model:
-            model = rdrr.load(path, options=how)
-            # Clients read what errors say: they learn the name, and not where the server has files.
+            try:
+                model = rdrr.load(path, options=how)
+            except RdrrError as error:
+                _rename(error, str(folder), name)
+                raise
             model.package.where = name
             return model
 
@@ -95,6 +100,14 @@ def _offer(
         )
 
     return Offer(name, options.aliases, manifest, start)
+
+
+def _rename(error: RdrrError, folder: str, name: str) -> None:
+    for part in ("message", "where", "expected", "found", "hint"):
+        text = getattr(error, part)
+        if text is not None:
+            setattr(error, part, text.replace(folder, name))
+    error.args = (error.line(),)
 
 
 def key_in(path: Path) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from dataclasses import dataclass, field
 
 import pytest
+from rdrr._load_options import LoadOptions
 from rdrr.serve.app import application
 from rdrr.serve.metrics import Metrics
+from rdrr.serve.packages import ServeOptions, pool_of_packages
 from rdrr.serve.pool import NEVER_FITS, Offer, Pool
 from rdrr.serve.worker import BusyError
 from rdrr_format.errors import DeviceError, ManifestError, UsageError
@@ -160,6 +163,21 @@ def test_a_fault_of_a_package_is_its_own():
     with pytest.raises(ManifestError):
         ask(pool, "broken")
     assert ask(pool, "a") == "a"
+
+
+def test_clients_learn_of_a_damaged_shard_but_not_where_the_server_has_it(
+    shallow_package, tmp_path
+):
+    folder = tmp_path / "secret"
+    shutil.copytree(shallow_package, folder)
+    pool = pool_of_packages([str(folder)], LoadOptions(backend="cpu"), ServeOptions())
+    next(folder.glob("shard_*")).write_bytes(b"")
+    with TestClient(application(pool), raise_server_exceptions=False) as client:
+        answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+    assert answer.status_code >= 400
+    assert pool.offers[0].name in answer.json()["error"]["message"]
+    assert "shard" in answer.json()["error"]["message"]
+    assert "secret" not in answer.text
 
 
 def test_an_unused_package_is_unloaded_and_loaded_again():

@@ -32,7 +32,7 @@ HEAD_WORDS = 4
 """Words in front of those of the values, see handover.wgsl."""
 
 BINDINGS = ("words1", "words2", "words4")
-"""Names under which handover.wgsl declares the words."""
+"""Names under which handover.wgsl declares the words; without aliases only the last one."""
 
 WORD_BYTES = 4
 ALIGNMENT = 16
