@@ -19,7 +19,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import AtomicElement, Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import AtomicElement, Component, Element, HandedElement
 from rdrr_runtime.exec.persistent.handover import Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
@@ -247,7 +247,7 @@ def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(passe
 
 
 def test_a_buffer_that_is_written_as_other_types_is_refused_without_aliases(passes, monkeypatch):
-    monkeypatch.setattr(linking, "_atomic_buffers", lambda *_: set())
+    monkeypatch.setattr(linking, "COMMON_ELEMENTS", {})
     with pytest.raises(UnlinkableError, match=r"a buffer it writes as array<.*> and array<"):
         link(passes.phases, threads=256, aliased=False)
 
@@ -260,6 +260,12 @@ def test_elements_of_atomic_words_are_loaded_and_stored_word_by_word():
     assert pair.read("i") == f"vec2<u32>(atomicLoad({first}), atomicLoad({second}))"
     stores = f"atomicStore({first}, (a + b)[0]); atomicStore({second}, (a + b)[1])"
     assert pair.write("i", "a + b") == stores
+
+
+def test_scalars_of_vectors_are_components():
+    scalar = Component("vectors", "at")
+    assert scalar.read("i") == "vectors[(at + (i)) / 4u][(at + (i)) % 4u]"
+    assert scalar.write("i", "v") == "vectors[(at + (i)) / 4u][(at + (i)) % 4u] = v"
 
 
 @pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")

@@ -69,6 +69,20 @@ class AtomicElement(Element):
 
 
 @dataclass(frozen=True)
+class Component(Element):
+    """How a module accesses scalars in an array of vectors of four."""
+
+    def read(self, index: str) -> str:
+        """Return the expression of a scalar."""
+        at = f"({self.at(index)})"
+        return f"{self.variable}[{at} / 4u][{at} % 4u]"
+
+    def write(self, index: str, value: str) -> str:
+        """Return the statement that sets a scalar, without its semicolon."""
+        return f"{self.read(index)} = {value}"
+
+
+@dataclass(frozen=True)
 class HandedElement(Element):
     """How a module accesses the elements of a value that is handed over, see handover.wgsl.
 

@@ -27,7 +27,12 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import AtomicElement, Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import (
+    AtomicElement,
+    Component,
+    Element,
+    HandedElement,
+)
 from rdrr_runtime.exec.persistent.handover import EMPTY, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -56,6 +61,11 @@ MOST_UNITS = 16
 more than 38 s for 24."""
 
 ATOMIC = "atomic<u32>"
+COMMON_ELEMENTS: Mapping[str, frozenset[str]] = {
+    ATOMIC: frozenset(("u32", "vec2<u32>", "vec4<u32>")),
+    "vec4<f32>": frozenset(("f32",)),
+}
+"""Element types, with those that can be accessed in arrays of them."""
 
 OTHER_BYTES = 64
 """Workgroup memory of the variables that are not arrays, and of alignment; an upper bound."""
@@ -104,8 +114,8 @@ def link(
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
     """
     slots, words = assign_slots(phases, results)
-    atomic = set() if aliased else _atomic_buffers(phases, slots)
-    linker = _Linker(threads, shared_buffers(phases, slots), atomic, aliased=aliased)
+    common = {} if aliased else _common_elements(phases, slots)
+    linker = _Linker(threads, shared_buffers(phases, slots), common, aliased=aliased)
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
     rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
@@ -123,8 +133,15 @@ def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     return [OMITTED, 0, 0, int(must_wait), *words, *[0] * (MOST_OFFSETS - len(words))]
 
 
-def _atomic_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
-    """Return the ids of the buffers with atomic words that are bound as plain words as well."""
+def _common_elements(phases: Sequence[Phase], slots: Sequence[Slots]) -> dict[int, str]:
+    """Return a common element type of each buffer that phases bind as different arrays.
+
+    A buffer without one is left out.
+
+    Returns:
+        The type by the id of the buffer: atomic words, in which plain words can be accessed, or
+        vectors, in which their scalars can.
+    """
     types: dict[int, set[str]] = {}
     for phase, handed in zip(phases, slots, strict=True):
         declared = declarations(phase.record.source)
@@ -135,8 +152,12 @@ def _atomic_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]
                 element = declaration.type if array is None else array.element
                 buffer = phase.buffers[declaration.name].buffer
                 types.setdefault(id(buffer), set()).add(element)
-    plain = {ATOMIC, "u32", "vec2<u32>", "vec4<u32>"}
-    return {key for key, elements in types.items() if ATOMIC in elements and elements <= plain}
+    return {
+        key: common
+        for key, elements in types.items()
+        for common, others in COMMON_ELEMENTS.items()
+        if common in elements and elements - {common} and elements - {common} <= others
+    }
 
 
 @dataclass
@@ -164,15 +185,16 @@ class _Linker:
     Args:
         threads: Threads of a workgroup.
         coherent: Ids of the buffers that hand results from one phase to another.
-        atomic: Ids of the buffers that are declared as arrays of atomic words only.
+        common: The only element type of buffers that phases bind as arrays of different elements,
+            by their ids.
         aliased: See `link`.
     """
 
     def __init__(
-        self, threads: int, coherent: set[int], atomic: set[int], *, aliased: bool
+        self, threads: int, coherent: set[int], common: Mapping[int, str], *, aliased: bool
     ) -> None:
         self._threads = threads
-        self._coherent, self._atomic, self._aliased = coherent, atomic, aliased
+        self._coherent, self._common, self._aliased = coherent, common, aliased
         self._units: dict[Any, Unit] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._written: set[int] = set()
@@ -298,9 +320,14 @@ class _Linker:
                 else:
                     size = unit.names.size_of(array.element)
                     offset = unit.add(Offset(f"at_{number}", name, size))
+                    declared = self._common.get(id(in_memory[name].buffer), array.element)
                     element = Element(variable, offset)
-                    if id(in_memory[name].buffer) in self._atomic and array.element != ATOMIC:
-                        element = AtomicElement(variable, offset, size // WORD_BYTES)
+                    if declared != array.element:
+                        element = (
+                            AtomicElement(variable, offset, size // WORD_BYTES)
+                            if declared == ATOMIC
+                            else Component(variable, offset)
+                        )
                     renaming.reads[name] = renaming.writes[name] = element
             for handed, written, accesses in (
                 (slots.writes, True, renaming.writes),
@@ -316,8 +343,8 @@ class _Linker:
     def _buffer(self, names: Names, declaration: Declaration, memory: BufferSlice) -> _Buffer:
         array = names.array(declaration.type)
         type_ = names.resolved(declaration.type) if array is None else f"array<{array.element}>"
-        if id(memory.buffer) in self._atomic:
-            type_ = f"array<{ATOMIC}>"
+        if id(memory.buffer) in self._common:
+            type_ = f"array<{self._common[id(memory.buffer)]}>"
         key = (id(memory.buffer), type_)
         if key not in self._buffers:
             whole = BufferSlice(memory.buffer, 0, memory.buffer.size)
