@@ -31,7 +31,7 @@ class MappedBuffer:
         content: Its memory, uint8 [size]; it may be touched while the buffer is mapped.
         is_mapped: Whether the host may touch the memory.
         copies: First byte and destination of each copy that has been noted.
-        mapping: Promise of the memory, after the device was told to copy from the buffer.
+        mapping: Promise of the memory, once the device has been given copies from the buffer.
     """
 
     def __init__(self, buffer: Any) -> None:

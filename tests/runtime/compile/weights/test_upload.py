@@ -55,7 +55,7 @@ def test_mapped_buffers_bring_the_same_weights(device, tmp_path, rng, monkeypatc
     monkeypatch.setattr(device, "info", replace(device.info, software=False))
     contents(device, package)  # creates what reads share
     written, fewer = contents(device, package)
-    # Pieces of a few rows, so that blocks of a column are left over for the next piece.
+    # In small pieces blocks of a column are left over for the next piece.
     for module in (rows, upload):
         monkeypatch.setattr(module, "CHUNK_BYTES", 7 * 1024)
     monkeypatch.setattr(upload, "FEWEST_MAPPED", 0)
