@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -103,10 +104,12 @@ def _offer(
 
 
 def _rename(error: RdrrError, folder: str, name: str) -> None:
-    for part in ("message", "where", "expected", "found", "hint"):
+    """Replace the path of a folder in the facts of an error, but no word that is the same."""
+    path = re.compile(rf"(?<![\w./\\-]){re.escape(folder)}(?=[/\\`'\":]|$)")
+    for part in ("where", "expected", "found", "hint"):
         text = getattr(error, part)
         if text is not None:
-            setattr(error, part, text.replace(folder, name))
+            setattr(error, part, path.sub(lambda _: name, text))
     error.args = (error.line(),)
 
 

@@ -8,13 +8,14 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+import rdrr
 from rdrr._load_options import LoadOptions
 from rdrr.serve.app import application
 from rdrr.serve.metrics import Metrics
 from rdrr.serve.packages import ServeOptions, pool_of_packages
 from rdrr.serve.pool import NEVER_FITS, Offer, Pool
 from rdrr.serve.worker import BusyError
-from rdrr_format.errors import DeviceError, ManifestError, UsageError
+from rdrr_format.errors import DeviceError, ManifestError, RdrrError, UsageError
 from starlette.testclient import TestClient
 
 MANIFEST = None
@@ -178,6 +179,25 @@ def test_clients_learn_of_a_damaged_shard_but_not_where_the_server_has_it(
     assert pool.offers[0].name in answer.json()["error"]["message"]
     assert "shard" in answer.json()["error"]["message"]
     assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize("path", [".", "a", "shard"])
+def test_a_path_that_is_a_part_of_words_leaves_them_as_they_are(
+    shallow_package, tmp_path, monkeypatch, path
+):
+    shutil.copytree(shallow_package, tmp_path / path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    pool = pool_of_packages([path], LoadOptions(backend="cpu"), ServeOptions())
+    next((tmp_path / path).glob("shard_*")).write_bytes(b"")
+    name = pool.offers[0].name
+    with pytest.raises(RdrrError) as refusal:
+        ask(pool, name)
+    with pytest.raises(RdrrError) as direct:
+        rdrr.load(path, backend="cpu")
+    assert refusal.value.where == name
+    assert refusal.value.message == direct.value.message
+    assert refusal.value.found == direct.value.found
+    assert refusal.value.hint == direct.value.hint.replace(f"validate {path}`", f"validate {name}`")
 
 
 def test_an_unused_package_is_unloaded_and_loaded_again():
