@@ -95,12 +95,28 @@ def test_a_range_larger_than_the_value_is_read_from_memory():
     assert _slots(writer(whole), reader(whole))[1].reads == {"x": 0}
 
 
-@pytest.mark.parametrize(("offset", "is_handed"), [(0, False), (16, False), (32, True)])
-def test_values_that_overlap_stay_in_memory(offset, is_handed):
+@pytest.mark.parametrize("offset", [0, 16, 32])
+def test_a_value_is_handed_over_though_another_one_overwrites_part_of_it_later(offset):
     first, second = BufferSlice(A, 0, 32), BufferSlice(A, offset, 16)
     slots = _slots(writer(first), reader(first), writer(second), reader(second))
-    assert bool(slots[0].writes) == is_handed
-    assert bool(slots[2].writes) == is_handed
+    assert [slot.writes for slot in slots[::2]] == [{"x": 0}, {"x": 8}]
+    assert [slot.reads for slot in slots[1::2]] == [{"x": 0}, {"x": 8}]
+
+
+@pytest.mark.parametrize(("offset", "is_handed"), [(0, False), (16, False), (32, True)])
+def test_values_that_are_read_together_stay_in_memory(offset, is_handed):
+    first, second = BufferSlice(A, 0, 32), BufferSlice(A, offset, 16)
+    slots = _slots(writer(first), reader(first), writer(second), reader(first), reader(second))
+    assert [bool(slot.writes) for slot in slots[:3:2]] == [is_handed] * 2
+    assert [bool(slot.reads) for slot in (slots[1], *slots[3:])] == [is_handed] * 3
+
+
+def test_what_is_left_of_a_value_is_read_from_its_words():
+    whole, rest, other = (BufferSlice(A, at, size) for at, size in ((0, 32), (0, 16), (16, 16)))
+    slots = _slots(writer(whole), writer(other), reader(rest), reader(other))
+    assert [slot.reads for slot in slots[2:]] == [{"x": 0}, {"x": 8}]
+    kept = _slots(writer(whole), writer(other, fills=False), reader(rest), reader(other))
+    assert [slot.reads for slot in kept[2:]] == [{}, {}]
 
 
 def test_a_value_that_is_replaced_as_a_whole_is_still_handed_over():

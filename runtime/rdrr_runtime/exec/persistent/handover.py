@@ -32,7 +32,7 @@ HEAD_WORDS = 4
 """Words in front of those of the values, see handover.wgsl."""
 
 BINDINGS = ("words1", "words2", "words4")
-"""Names under which handover.wgsl declares the words; without aliases only the last one."""
+"""Names under which handover.wgsl declares the words; without aliases only the first one."""
 
 WORD_BYTES = 4
 ALIGNMENT = 16
@@ -152,10 +152,10 @@ def _read(
 ) -> None:
     """Note that a phase reads memory, which may be a part of a current value."""
     parts = [value for value in current if value.memory.overlaps(memory)]
-    if len(parts) == 1 and width is not None and parts[0].memory.contains(memory):
-        inside = memory.offset - parts[0].memory.offset
+    if parts and width is not None and parts[-1].memory.contains(memory):
+        inside = memory.offset - parts[-1].memory.offset
         if inside % (width * WORD_BYTES) == 0:
-            parts[0].readers.append((reader, name))
+            parts[-1].readers.append((reader, name))
             return
     for part in parts:
         part.fits = False
@@ -165,10 +165,9 @@ def _after(current: Sequence[_Value], written: _Value) -> list[_Value]:
     """Return the values that are current once another one has been written."""
     kept = []
     for value in current:
-        replaced = written.fits and written.memory.contains(value.memory)
-        if value.memory.overlaps(written.memory) and not replaced:
+        if value.memory.overlaps(written.memory) and not written.fits:
             # Some of its elements may stay in force, so whoever reads them needs both in memory.
-            value.fits = written.fits = False
+            value.fits = False
         if not written.memory.contains(value.memory):
             kept.append(value)
     return [*kept, written]

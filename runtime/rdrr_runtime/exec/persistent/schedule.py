@@ -48,26 +48,20 @@ def waits(phases: Sequence[Phase], slots: Sequence[Slots]) -> list[bool]:
 
 
 def shared_buffers(phases: Sequence[Phase], slots: Sequence[Slots]) -> set[int]:
-    """Return the ids of buffers in which one phase leaves what another phase reads or writes.
+    """Return the ids of buffers in which one phase leaves what a later phase reads or writes.
 
     The workgroups of the later phase must see these writes, so the module declares the buffers
     `@coherent`. The caches of a layer are not among them: only its own phase touches their ranges.
     """
+    written: dict[int, list[tuple[int, BufferSlice]]] = {}
     shared: set[int] = set()
-    written: list[tuple[int, BufferSlice]] = []
-    touched: list[tuple[int, BufferSlice]] = []
     for index, (phase, handed) in enumerate(zip(phases, slots, strict=True)):
         for memory, is_written in ranges(phase, handed):
-            touched.append((index, memory))
+            earlier = written.setdefault(id(memory.buffer), [])
+            if any(at != index and memory.overlaps(other) for at, other in earlier):
+                shared.add(id(memory.buffer))
             if is_written:
-                written.append((index, memory))
-    by_buffer: dict[int, list[tuple[int, BufferSlice]]] = {}
-    for index, memory in touched:
-        by_buffer.setdefault(id(memory.buffer), []).append((index, memory))
-    for index, memory in written:
-        others = by_buffer[id(memory.buffer)]
-        if any(at != index and memory.overlaps(other) for at, other in others):
-            shared.add(id(memory.buffer))
+                earlier.append((index, memory))
     return shared
 
 

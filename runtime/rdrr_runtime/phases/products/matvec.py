@@ -227,6 +227,8 @@ def matvec(
         **source.fields,
     )
     buffers = {**_operands(source, output), **bound.buffers}
+    if output.best is not None:
+        buffers["best"] = output.best.range(0, CANDIDATE_BYTES * items)
     return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
 
 

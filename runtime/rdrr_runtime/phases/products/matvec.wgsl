@@ -98,7 +98,7 @@ var<storage, read_write> y: array<{{ Y }}>;
 {% if INT8_OUT %}
 var<storage, read_write> y_scales: array<vec2<f32>>;
 {% elif OUTPUT == "best" %}
-var<storage, read_write> best: array<Candidate>;
+var<storage, read_write> best: array<vec2<u32>>;
 {% endif %}
 
 {% include "snippets/value.wgsl" %}
@@ -383,7 +383,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);
     if (thread.index == 0u) {
-        best[item] = winner;
+        best[item] = words_of(winner);
     }
 {% endif %}
 }

@@ -40,6 +40,11 @@ class Argmax(LogitsRecord):
 
     shader = "sampling/argmax"
 
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseBest(Record):

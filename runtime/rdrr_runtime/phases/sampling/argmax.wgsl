@@ -5,7 +5,7 @@
 //
 // An item is one group. Group g has every GROUPS-th run of WG consecutive logits, from run g on.
 var<storage, read> logits: array<f32>;
-var<storage, read_write> best: array<Candidate>;
+var<storage, read_write> best: array<vec2<u32>>;
 
 override WIDTH: u32;
 override GROUPS: u32;
@@ -19,6 +19,6 @@ fn phase(item: u32, thread: Thread) {
     }
     let winner = best_of_workgroup(mine, thread.index);
     if (thread.index == 0u) {
-        best[item] = winner;
+        best[item] = words_of(winner);
     }
 }

@@ -26,7 +26,7 @@
 {% if SAMPLED %}
 {% include "sampling/snippets/sampling_params.wgsl" %}
 {% endif %}
-var<storage, read> best: array<Candidate>;
+var<storage, read> best: array<vec2<u32>>;
 var<storage, {{ "read_write" if ADVANCES else "read" }}> current: Step;
 {% if ADVANCES %}
 var<storage, read_write> ring: array<u32>;
@@ -53,9 +53,9 @@ override COUNTS_STRIDE: u32;
 
 fn phase(row: u32, thread: Thread) {
     let first = row * CANDIDATES;
-    var mine = best[first];
+    var mine = candidate_of(best[first]);
     for (var i = thread.index; i < CANDIDATES; i += WG) {
-        mine = better(mine, best[first + i]);
+        mine = better(mine, candidate_of(best[first + i]));
     }
     let winner = best_of_workgroup(mine, thread.index);
     if (thread.index == 0u) {

@@ -17,7 +17,7 @@ var<storage, read> params: array<Params>;
 var<storage, read> stage: Stage;
 var<storage, read> keys: array<u32>;
 var<storage, read_write> selections: array<Selection>;
-var<storage, read_write> best: array<Candidate>;
+var<storage, read_write> best: array<vec2<u32>>;
 
 override WIDTH: u32;
 override GROUPS: u32;
@@ -45,6 +45,6 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     let winner = best_of_workgroup(mine, t);
     if (t == 0u) {
-        best[row * GROUPS + item] = winner;
+        best[row * GROUPS + item] = words_of(winner);
     }
 }

@@ -7,6 +7,15 @@ struct Candidate {
     index: u32,
 }
 
+// A candidate as two words, the form in which phases leave it to each other.
+fn words_of(candidate: Candidate) -> vec2<u32> {
+    return vec2<u32>(bitcast<u32>(candidate.value), candidate.index);
+}
+
+fn candidate_of(words: vec2<u32>) -> Candidate {
+    return Candidate(bitcast<f32>(words.x), words.y);
+}
+
 fn better(a: Candidate, b: Candidate) -> Candidate {
     if (b.value > a.value || (b.value == a.value && b.index < a.index)) {
         return b;
