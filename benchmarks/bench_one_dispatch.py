@@ -26,6 +26,7 @@ import numpy as np
 from _prepared import Clock, package
 from _script import finish, keep_busy, table
 from rdrr._executor import persistence
+from rdrr._load_options import WEBGPU
 from rdrr.bench.runs import Workload, open_device
 from rdrr_manifests.package import open_package
 from rdrr_runtime.backend import Row
@@ -161,7 +162,8 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
         scratch, options.shape, "row", Clock(), quantize=options.quantize
     )
     work = Workload(options.prompt_tokens, options.tokens, options.repeat)
-    opened, device = open_package(folder), stack.enter_context(open_device(options.adapter))
+    opened = open_package(folder)
+    device = stack.enter_context(open_device(options.adapter, options.webgpu))
     backends: dict[ExecutorName, GpuBackend] = {}
     for name in EXECUTORS:
         wanted = persistence(device, name)
@@ -218,6 +220,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--shape", choices=tuple(SHAPES), default="llama-1b")
     add("--quantize", default="q4_k_m")
     add("--adapter", metavar="NAME", help="use the adapter whose name contains this")
+    add("--webgpu", choices=WEBGPU, default="auto", help="the implementation of WebGPU")
     add("--prompt-tokens", type=int, default=512)
     add("--tokens", type=int, default=128, help="decoded tokens of each run")
     add("--repeat", type=int, default=5)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rdrr._load_options import ExecutorName
 
-FORMAT = "rdrr-grid-3"
+FORMAT = "rdrr-grid-4"
 """The number changes with the test: results of another one are not used."""
 
 UNTUNED = (
@@ -36,8 +36,9 @@ UNTUNED = (
 )
 """Why the pass of a model that was not tuned runs as dispatches."""
 
-UNMEASURED = "the default; `rdrr tune` compares one dispatch with it (auto)"
-"""The same where no buffer that is written may be bound twice: nobody has measured a GPU there."""
+NO_FASTER = "the default; `rdrr tune` compares one dispatch with it (auto)"
+"""The same where no buffer that is written may be bound twice. Words are atomic there, with which
+one dispatch was no faster on an H200, so a comparison beside decoding would not be paid back."""
 
 TUNED = "decode pass "
 """Beginning of the names of decode passes in a tuned profile."""
@@ -75,7 +76,7 @@ def persistence(
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
     `auto` does what `rdrr tune` has found to be faster for the model. Without it, a process that
-    decodes for long compares both on the GPU, where that has been measured.
+    decodes for long compares both on the GPU, where one dispatch has been faster on any.
 
     Args:
         device: The device.
@@ -208,7 +209,7 @@ def executor_decision(info: AdapterInfo, tuned: TunedExecutor | None) -> Decisio
     from rdrr_runtime.exec.persistent.choice import OP, title
 
     if tuned is None:
-        return Decision("load", OP, "dispatches", UNTUNED if info.aliased_writes else UNMEASURED)
+        return Decision("load", OP, "dispatches", UNTUNED if info.aliased_writes else NO_FASTER)
     kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
     return Decision("load", OP, kernel, tuned.reason)
 

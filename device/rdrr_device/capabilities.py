@@ -14,12 +14,16 @@ from typing import Any, ClassVar, Literal
 
 from rdrr_format.errors import FormatError
 
+COHERENT_FEATURE = "memory-decoration-coherent"
+"""Feature of wgpu: shaders may declare buffers `@coherent`, whose reads come from no cache of a
+multiprocessor."""
+
 MATRIX_FEATURE = "subgroup-matrix"
 """Feature of Dawn, by a name of ours: subgroups multiply matrices of the shapes that are stated."""
 
 WANTED_FEATURES = frozenset(
     {
-        "memory-decoration-coherent",
+        COHERENT_FEATURE,
         "shader-f16",
         "subgroup",
         MATRIX_FEATURE,

@@ -21,8 +21,8 @@ from rdrr._executor import (
 from rdrr._load_options import LoadOptions
 from rdrr._tuned import TunedProfile, adapter_file
 from rdrr_device.adapters import AdapterInfo
+from rdrr_device.capabilities import COHERENT_FEATURE
 from rdrr_format.errors import DeviceError, UsageError
-from rdrr_runtime.exec.persistent.occupancy import COHERENT
 from rdrr_runtime.phases.context import Grid
 from support.packages import llama_manifest, write_random_package
 
@@ -34,7 +34,7 @@ class FakeDevice:
         self.info = info
 
 
-def _info(*, features=(COHERENT,), software=False, driver="1.2"):
+def _info(*, features=(COHERENT_FEATURE,), software=False, driver="1.2"):
     return AdapterInfo(
         "Test GPU", "Vulkan", "DiscreteGPU", driver, frozenset(features), {}, software
     )
@@ -131,7 +131,7 @@ def test_without_aliased_bindings_auto_takes_one_dispatch_only_where_it_was_tune
     info = replace(_info(), implementation="dawn", aliased_writes=False)
     device = FakeDevice(info)
     assert persistence(device, "auto") is None
-    assert executor_decision(info, None).reason == _executor.UNMEASURED
+    assert executor_decision(info, None).reason == _executor.NO_FASTER
     assert persistence(FakeDevice(_info()), "auto").compares  # the control
     assert executor_decision(_info(), None).reason == _executor.UNTUNED
     assert persistence(device, "auto", FASTER).grids == (Grid(256, 264),)

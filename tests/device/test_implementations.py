@@ -66,9 +66,7 @@ def test_both_are_open_in_one_process_and_compute_the_same(dawn):
 def test_features_and_language_have_the_names_that_plans_ask_for(dawn):
     assert {"subgroup", "shader-f16", "timestamp-query"} <= dawn.features
     assert "packed_4x8_integer_dot_product" in dawn.capabilities.language
-    with closing(
-        open_dawn_device(frozenset({"subgroup", "memory-decoration-coherent"}))
-    ) as without:
+    with closing(open_dawn_device(frozenset({"subgroup"}))) as without:
         assert without.features == {"shader-f16", "timestamp-query"}
         assert "subgroups" not in without.wgpu.features
 

@@ -6,8 +6,8 @@ Dawn differs from wgpu-native in this:
                     those whose kernels check their own indices: Vulkan's robust buffer access makes
                     them nearly free where a driver has it (Dawn's toggle
                     `vulkan_use_buffer_robust_access_2`, on by default)
-    coherence       Tint has no `@coherent`. Without the Vulkan memory model it declares every
-                    buffer so that a shader writes; with it, which matrices of subgroups need, none
+    coherence       Tint has no `@coherent`, and with the Vulkan memory model, which matrices of
+                    subgroups need, workgroups see only the atomic words of others
     errors          wgpudawn collects them in one list for all threads, see `_PendingErrors`
 """
 
@@ -33,11 +33,6 @@ from rdrr_device.shaders import WgslCompiler, for_compiler
 
 VERSION = "0.32.0.4"
 """The version of wgpudawn whose internals are used; the extra `dawn` has it, too."""
-
-COHERENT_FEATURE = "memory-decoration-coherent"
-"""Feature of wgpu: shaders may declare buffers `@coherent`."""
-
-MEMORY_MODEL = "use_vulkan_memory_model"
 
 _NAMES = {"subgroups": "subgroup", "chromium-experimental-subgroup-matrix": MATRIX_FEATURE}
 _DAWN_NAMES = {ours: theirs for theirs, ours in _NAMES.items()}
@@ -110,11 +105,7 @@ class DawnImplementation(Implementation):
 
     def features(self, adapter: Any) -> frozenset[str]:
         """See `Implementation.features`."""
-        names = frozenset(_NAMES.get(name, name) for name in adapter.features)
-        is_coherent = adapter.info[
-            "backend_type"
-        ] == "Vulkan" and MEMORY_MODEL not in self._extras.get_toggles(adapter)
-        return names | {COHERENT_FEATURE} if is_coherent else names
+        return frozenset(_NAMES.get(name, name) for name in adapter.features)
 
     def subgroup_sizes(self, adapter: Any) -> tuple[int, int] | None:
         """See `Implementation.subgroup_sizes`; wgpudawn 0.32 leaves them out."""
@@ -138,7 +129,7 @@ class DawnImplementation(Implementation):
         """See `Implementation.request_device`."""
         if THREADS not in adapter.features:
             raise RuntimeError(f"the adapter lacks the feature {THREADS}")
-        names = {_DAWN_NAMES.get(name, name) for name in features} - {COHERENT_FEATURE}
+        names = {_DAWN_NAMES.get(name, name) for name in features}
         return self._extras.request_device_sync(
             adapter,
             label="rdrr",

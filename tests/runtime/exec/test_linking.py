@@ -13,13 +13,12 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
-from rdrr_runtime.exec.persistent import linking
 from rdrr_runtime.exec.persistent.declarations import (
     Names,
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import AtomicElement, Component, Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import Element, HandedElement
 from rdrr_runtime.exec.persistent.handover import Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
@@ -210,67 +209,51 @@ def test_phases_of_other_sizes_are_refused(bench):
         link(phases, threads=threads)
 
 
-@pytest.fixture
-def passes(device, tmp_path, rng):
-    """The decode pass of a column-major model on a GPU, which adds to sums in atomic words."""
-    package = write_random_package(tmp_path, llama_manifest("Q4_K", "column", layers=2), rng)
+def _decode_pass(device, folder, rng, layout):
+    """Yield the decode pass of a model on a GPU."""
+    package = write_random_package(folder, llama_manifest("Q4_K", layout, layers=2), rng)
     with arena(device, "gpu") as owner:
         owner.capabilities = replace(WITH_MATRICES, matrices=())
         plan = Plan(package, owner, Policy(), context=64, kv_dtype="f16", upload=False)
         yield plan.lower(DECODE, grid=Grid(256, 132))
 
 
-def _types(linked):
-    """Return the types under which a module declares each buffer that it writes."""
-    access = {
-        name: (access, type_)
-        for access, name, type_ in re.findall(r"var<storage, (\w+)> (\w+): ([^;]+);", linked.source)
-    }
-    types: dict[int, list[str]] = {}
-    for name, memory in linked.buffers.items():
-        if access[name][0] == "read_write":
-            types.setdefault(id(memory.buffer), []).append(access[name][1])
-    return sorted(types.values())
+@pytest.fixture
+def rows(device, tmp_path, rng):
+    """The pass of a row-major model, all of whose values are handed over."""
+    yield from _decode_pass(device, tmp_path, rng, "row")
 
 
-def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(passes):
-    linked = {
-        aliased: link(passes.phases, threads=256, results=(passes.logits,), aliased=aliased)
-        for aliased in (True, False)
-    }
-    several = [types for types in _types(linked[True]) if len(types) > 1]
-    assert several
-    assert all("array<atomic<u32>>" in types for types in several)
-    assert len(_types(linked[True])) == len(_types(linked[False]))
-    assert all(len(types) == 1 for types in _types(linked[False]))
-    assert ["array<atomic<u32>>"] in _types(linked[False])
+@pytest.fixture
+def columns(device, tmp_path, rng):
+    """The pass of a column-major model, which adds to sums in memory."""
+    yield from _decode_pass(device, tmp_path, rng, "column")
 
 
-def test_a_buffer_that_is_written_as_other_types_is_refused_without_aliases(passes, monkeypatch):
-    monkeypatch.setattr(linking, "COMMON_ELEMENTS", {})
-    with pytest.raises(UnlinkableError, match=r"a buffer it writes as array<.*> and array<"):
-        link(passes.phases, threads=256, aliased=False)
+def _written(linked):
+    """Return the buffers that a module writes, once for each declaration."""
+    names = re.findall(r"var<storage, read_write> (\w+): ", linked.source)
+    return [id(linked.buffers[name].buffer) for name in names if name in linked.buffers]
 
 
-def test_elements_of_atomic_words_are_loaded_and_stored_word_by_word():
-    word, pair = AtomicElement("sums", "at"), AtomicElement("sums", "at", 2)
-    assert word.read("i") == "atomicLoad(&sums[at + (i)])"
-    assert word.write("i", "v") == "atomicStore(&sums[at + (i)], v)"
-    first, second = (f"&sums[2u * (at + (i)) + {part}u]" for part in (0, 1))
-    assert pair.read("i") == f"vec2<u32>(atomicLoad({first}), atomicLoad({second}))"
-    stores = f"atomicStore({first}, (a + b)[0]); atomicStore({second}, (a + b)[1])"
-    assert pair.write("i", "a + b") == stores
+def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(rows):
+    linked = link(rows.phases, threads=256, results=(rows.logits,), aliased=False)
+    assert len(set(_written(linked))) == len(_written(linked)) > 0
+    words = "var<storage, read_write> words1: array<atomic<u32>>;"
+    assert re.findall(r"var<storage, read_write> words\d.*", linked.source) == [words]
+    aliased = link(rows.phases, threads=256, results=(rows.logits,))
+    assert len(re.findall(r"@coherent\nvar<storage, read_write> words\d", aliased.source)) == 3
 
 
-def test_scalars_of_vectors_are_components():
-    scalar = Component("vectors", "at")
-    assert scalar.read("i") == "vectors[(at + (i)) / 4u][(at + (i)) % 4u]"
-    assert scalar.write("i", "v") == "vectors[(at + (i)) / 4u][(at + (i)) % 4u] = v"
+def test_a_pass_that_leaves_values_in_memory_is_refused_without_aliases(columns):
+    with pytest.raises(UnlinkableError, match="other workgroups need not see"):
+        link(columns.phases, threads=256, results=(columns.logits,), aliased=False)
+    assert link(columns.phases, threads=256, results=(columns.logits,)).words
 
 
 @pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")
-def test_tint_accepts_a_module_without_aliases(passes):
-    source = link(passes.phases, threads=256, results=(passes.logits,), aliased=False).source
+def test_tint_accepts_a_module_without_aliases(rows):
+    source = link(rows.phases, threads=256, results=(rows.logits,), aliased=False).source
     bindings, numbered = storage_bindings(source), with_binding_numbers(source)
     kernel = Kernel("persistent", numbered, "main", (), bindings, trusted=True)
     with closing(open_dawn_device()) as dawn, arena(dawn, "any") as owner:

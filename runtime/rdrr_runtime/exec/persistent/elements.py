@@ -41,48 +41,6 @@ class Element:
 
 
 @dataclass(frozen=True)
-class AtomicElement(Element):
-    """How a module accesses elements of 32 bits or vectors of them in an array of atomic words.
-
-    Attributes:
-        width: Words of an element.
-    """
-
-    width: int = 1
-
-    def read(self, index: str) -> str:
-        """Return the expression of an element."""
-        words = ", ".join(f"atomicLoad(&{word})" for word in self._words(index))
-        return words if self.width == 1 else f"vec{self.width}<u32>({words})"
-
-    def write(self, index: str, value: str) -> str:
-        """Return the statements that set an element, without the last semicolon."""
-        parts = [value] if self.width == 1 else [f"({value})[{at}]" for at in range(self.width)]
-        stores = zip(self._words(index), parts, strict=True)
-        return "; ".join(f"atomicStore(&{word}, {part})" for word, part in stores)
-
-    def _words(self, index: str) -> list[str]:
-        if self.width == 1:
-            return [super().read(index)]
-        first = f"{self.width}u * ({self.at(index)})"
-        return [f"{self.variable}[{first} + {at}u]" for at in range(self.width)]
-
-
-@dataclass(frozen=True)
-class Component(Element):
-    """How a module accesses scalars in an array of vectors of four."""
-
-    def read(self, index: str) -> str:
-        """Return the expression of a scalar."""
-        at = f"({self.at(index)})"
-        return f"{self.variable}[{at} / 4u][{at} % 4u]"
-
-    def write(self, index: str, value: str) -> str:
-        """Return the statement that sets a scalar, without its semicolon."""
-        return f"{self.read(index)} = {value}"
-
-
-@dataclass(frozen=True)
 class HandedElement(Element):
     """How a module accesses the elements of a value that is handed over, see handover.wgsl.
 

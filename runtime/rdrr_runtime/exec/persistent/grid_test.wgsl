@@ -36,10 +36,12 @@ fn main(
         if (!all_arrived(index, goal)) {
             break;
         }
+{% if ALIASED %}
         let other = (group.x + round * 37u + index) % groups.x;
         if (values[other] != value_of(round, other)) {
             atomicAdd(&wrong[0], 1u);
         }
+{% endif %}
         goal += groups.x;
         if (!all_arrived(index, goal)) {
             break;

@@ -1,22 +1,22 @@
 // Values that are handed over word by word: a reader looks at the words that it needs until they are full.
 //
 // words1, words2, words4  the words of all values of a pass, twice, behind a head of 4 words: a pass uses one half
-//                         and empties the other one for the next pass. The first word counts the passes. Without
-//                         ALIASED there is words4 alone, since WebGPU lets no dispatch bind written memory twice
+//                         and empties the other one for the next pass. The first word counts the passes
 //
-// A word is written once in a pass, so whoever sees that it is full has its value. Reads and writes are those
-// of @coherent buffers. Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
+// A word is written once in a pass, so whoever sees that it is full has its value. With ALIASED reads and writes
+// are those of @coherent buffers. Without it WebGPU lets no dispatch bind written memory twice, and the words are
+// atomic ones. Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
 const EMPTY = {{ EMPTY }}u;
 const HALF_WORDS = {{ HALF_WORDS }}u;
 
+@coherent
+var<storage, read_write> words1: array<{{ "u32" if ALIASED else "atomic<u32>" }}>;
 {% if ALIASED %}
 @coherent
-var<storage, read_write> words1: array<u32>;
-@coherent
 var<storage, read_write> words2: array<vec2<u32>>;
-{% endif %}
 @coherent
 var<storage, read_write> words4: array<vec4<u32>>;
+{% endif %}
 
 var<private> first_word: u32;  // of the half that this pass uses
 
@@ -31,7 +31,7 @@ fn enter_half() -> bool {
 fn empty_half(second: bool, group: u32, groups: u32, index: u32) {
     let first = select(4u, 4u + HALF_WORDS, second) / 4u;
     for (var i = group * WG + index; i < HALF_WORDS / 4u; i += groups * WG) {
-        words4[first + i] = vec4<u32>(EMPTY);
+        put4(first + i, vec4<u32>(EMPTY));
     }
 }
 
@@ -42,23 +42,20 @@ fn give_up() {
 {% for width, type, any in ((1, "u32", ""), (2, "vec2<u32>", "any"), (4, "vec4<u32>", "any")) %}
 
 fn seen{{ width }}(at: u32) -> {{ type }} {
-{% if ALIASED or width == 4 %}
+{% if ALIASED %}
     return words{{ width }}[at];
-{% elif width == 2 %}
-    return vec2<u32>(words4[at / 2u][2u * (at % 2u)], words4[at / 2u][2u * (at % 2u) + 1u]);
 {% else %}
-    return words4[at / 4u][at % 4u];
+    return {{ type }}({% for i in range(width) %}{{ ", " if i }}atomicLoad(&words1[{{ width }}u * at + {{ i }}u]){% endfor %});
 {% endif %}
 }
 
 fn put{{ width }}(at: u32, value: {{ type }}) {
-{% if ALIASED or width == 4 %}
+{% if ALIASED %}
     words{{ width }}[at] = value;
-{% elif width == 2 %}
-    words4[at / 2u][2u * (at % 2u)] = value.x;
-    words4[at / 2u][2u * (at % 2u) + 1u] = value.y;
 {% else %}
-    words4[at / 4u][at % 4u] = value;
+{% for i in range(width) %}
+    atomicStore(&words1[{{ width }}u * at + {{ i }}u], value{{ "[%du]" % i if width > 1 }});
+{% endfor %}
 {% endif %}
 }
 

@@ -27,12 +27,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import (
-    AtomicElement,
-    Component,
-    Element,
-    HandedElement,
-)
+from rdrr_runtime.exec.persistent.elements import Element, HandedElement
 from rdrr_runtime.exec.persistent.handover import EMPTY, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -59,13 +54,6 @@ OMITTED = 0xFFFF
 MOST_UNITS = 16
 """Most units of a module. Compilers inline them all: NVIDIA's took 1 s for 10 units on an H200, and
 more than 38 s for 24."""
-
-ATOMIC = "atomic<u32>"
-COMMON_ELEMENTS: Mapping[str, frozenset[str]] = {
-    ATOMIC: frozenset(("u32", "vec2<u32>", "vec4<u32>")),
-    "vec4<f32>": frozenset(("f32",)),
-}
-"""Element types, with those that can be accessed in arrays of them."""
 
 OTHER_BYTES = 64
 """Workgroup memory of the variables that are not arrays, and of alignment; an upper bound."""
@@ -108,14 +96,19 @@ def link(
         threads: Threads of a workgroup.
         results: Memory that is read after the pass.
         aliased: Whether a buffer that is written may be bound several times, as arrays of different
-            elements.
+            elements, and `@coherent`, so that workgroups see in memory what others have written.
+            Values that are handed over they see in any case.
 
     Raises:
         UnlinkableError: A phase has another number of threads, or a form that cannot be joined.
     """
     slots, words = assign_slots(phases, results)
-    common = {} if aliased else _common_elements(phases, slots)
-    linker = _Linker(threads, shared_buffers(phases, slots), common, aliased=aliased)
+    shared = shared_buffers(phases, slots)
+    if shared and not aliased:
+        raise UnlinkableError(
+            "a phase leaves values in memory, which other workgroups need not see there"
+        )
+    linker = _Linker(threads, shared, aliased=aliased)
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
     rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
@@ -131,33 +124,6 @@ def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
     sizes = [phase.buffers[name].size // WORD_BYTES if name else 0 for name, _ in ranges]
     words = [word for (_, first), size in zip(ranges, sizes, strict=True) for word in (first, size)]
     return [OMITTED, 0, 0, int(must_wait), *words, *[0] * (MOST_OFFSETS - len(words))]
-
-
-def _common_elements(phases: Sequence[Phase], slots: Sequence[Slots]) -> dict[int, str]:
-    """Return a common element type of each buffer that phases bind as different arrays.
-
-    A buffer without one is left out.
-
-    Returns:
-        The type by the id of the buffer: atomic words, in which plain words can be accessed, or
-        vectors, in which their scalars can.
-    """
-    types: dict[int, set[str]] = {}
-    for phase, handed in zip(phases, slots, strict=True):
-        declared = declarations(phase.record.source)
-        names = Names(declared, phase.record.constants)
-        for declaration in declared:
-            if declaration.kind == "storage" and declaration.name in handed.memory:
-                array = names.array(declaration.type)
-                element = declaration.type if array is None else array.element
-                buffer = phase.buffers[declaration.name].buffer
-                types.setdefault(id(buffer), set()).add(element)
-    return {
-        key: common
-        for key, elements in types.items()
-        for common, others in COMMON_ELEMENTS.items()
-        if common in elements and elements - {common} and elements - {common} <= others
-    }
 
 
 @dataclass
@@ -185,16 +151,11 @@ class _Linker:
     Args:
         threads: Threads of a workgroup.
         coherent: Ids of the buffers that hand results from one phase to another.
-        common: The only element type of buffers that phases bind as arrays of different elements,
-            by their ids.
         aliased: See `link`.
     """
 
-    def __init__(
-        self, threads: int, coherent: set[int], common: Mapping[int, str], *, aliased: bool
-    ) -> None:
-        self._threads = threads
-        self._coherent, self._common, self._aliased = coherent, common, aliased
+    def __init__(self, threads: int, coherent: set[int], *, aliased: bool) -> None:
+        self._threads, self._coherent, self._aliased = threads, coherent, aliased
         self._units: dict[Any, Unit] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._written: set[int] = set()
@@ -215,7 +176,6 @@ class _Linker:
         units = list(self._units.values())
         if len(units) > MOST_UNITS:
             raise UnlinkableError(f"it has {len(units)} different phases, at most {MOST_UNITS}")
-        self._check_aliases()
         step = next(
             (buffer.name for buffer in self._buffers.values() if buffer.type == "Step"), None
         )
@@ -254,16 +214,6 @@ class _Linker:
             pooled + self._own_bytes + OTHER_BYTES,
             words,
         )
-
-    def _check_aliases(self) -> None:
-        types: dict[int, list[str]] = {}
-        for buffer in self._buffers.values():
-            types.setdefault(id(buffer.memory.buffer), []).append(buffer.type)
-        for key, several in types.items():
-            if not self._aliased and key in self._written and len(several) > 1:
-                raise UnlinkableError(
-                    f"it would bind a buffer it writes as {' and '.join(several)}"
-                )
 
     def _declared(self, buffer: _Buffer) -> str:
         # WebGPU allows no mix of read-only and writing bindings of one buffer in a dispatch.
@@ -320,14 +270,7 @@ class _Linker:
                 else:
                     size = unit.names.size_of(array.element)
                     offset = unit.add(Offset(f"at_{number}", name, size))
-                    declared = self._common.get(id(in_memory[name].buffer), array.element)
                     element = Element(variable, offset)
-                    if declared != array.element:
-                        element = (
-                            AtomicElement(variable, offset, size // WORD_BYTES)
-                            if declared == ATOMIC
-                            else Component(variable, offset)
-                        )
                     renaming.reads[name] = renaming.writes[name] = element
             for handed, written, accesses in (
                 (slots.writes, True, renaming.writes),
@@ -343,8 +286,6 @@ class _Linker:
     def _buffer(self, names: Names, declaration: Declaration, memory: BufferSlice) -> _Buffer:
         array = names.array(declaration.type)
         type_ = names.resolved(declaration.type) if array is None else f"array<{array.element}>"
-        if id(memory.buffer) in self._common:
-            type_ = f"array<{self._common[id(memory.buffer)]}>"
         key = (id(memory.buffer), type_)
         if key not in self._buffers:
             whole = BufferSlice(memory.buffer, 0, memory.buffer.size)

@@ -12,6 +12,7 @@ from collections.abc import Collection
 import numpy as np
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.arena import Arena, arena
+from rdrr_device.capabilities import COHERENT_FEATURE
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
@@ -20,9 +21,6 @@ from rdrr_runtime.exec.persistent.executor import GATE_BYTES
 from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS, WORD_BYTES
 from rdrr_runtime.exec.persistent.linking import FOLDER
 from rdrr_runtime.phases.context import Grid
-
-COHERENT = "memory-decoration-coherent"
-"""The adapter feature that lets a shader declare buffers `@coherent`."""
 
 THREADS = 512
 """Threads of a workgroup, if the device allows as many. The registers of a pass leave room for
@@ -47,8 +45,8 @@ def unsupported(info: AdapterInfo, features: Collection[str]) -> str | None:
     """
     if info.software:
         return "the workgroups of a software adapter do not run at the same time"
-    if COHERENT not in features:
-        return f"the adapter lacks the feature {COHERENT}"
+    if info.aliased_writes and COHERENT_FEATURE not in features:
+        return f"the adapter lacks the feature {COHERENT_FEATURE}"
     return None
 
 
