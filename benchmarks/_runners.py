@@ -19,7 +19,6 @@ from rdrr_runtime.exec.persistent.choice import OP
 
 if TYPE_CHECKING:
     from peers.llama_cpp import PeerModel
-    from rdrr._load_options import ExecutorName
     from rdrr_device.device import Device
 
 INTERVAL = 8  # decoded tokens per readback
@@ -59,7 +58,7 @@ class RdrrRunner:
         folder: Folder of the package.
         device: GPU to load it on.
         work: Workload whose tokens the key-value cache must hold.
-        executor: How decode passes are executed.
+        options: How the package is loaded.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class RdrrRunner:
         folder: Path,
         device: Device,
         work: Workload,
-        executor: ExecutorName = "auto",
+        options: LoadedAs | None = None,
     ) -> None:
         # Imported before the time is taken: the load should not include importing modules.
         import rdrr_runtime.gpu  # noqa: F401
@@ -79,7 +78,7 @@ class RdrrRunner:
         self.device = device
         start = time.perf_counter()
         package = open_package(folder)
-        self._backend = load(package, device, work, LoadedAs(executor=executor))
+        self._backend = load(package, device, work, options or LoadedAs(executor="auto"))
         self._backend.greedy([3], 0, 1)
         self.load_seconds = time.perf_counter() - start
         self._backend.settle()

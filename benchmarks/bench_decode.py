@@ -31,9 +31,9 @@ from _prepared import Clock, gguf_file, package
 from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import keep_busy, prepare_environment, table
 from configured_shapes import ALL_SHAPES
-from rdrr._load_options import WEBGPU
+from rdrr._load_options import ROUNDED_PLACES, WEBGPU
 from rdrr.bench.figures import Spread
-from rdrr.bench.runs import Workload
+from rdrr.bench.runs import LoadedAs, Workload
 from rdrr_format.errors import RdrrError
 
 LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -86,7 +86,8 @@ def open_rdrr(
         through = f", {device.info.implementation}" if len(implementations) > 1 else ""
         for layout, folder in packages.items():
             name = f"rdrr, {layout}{through}"
-            runner = RdrrRunner(name, folder, device, work, options.executor)
+            loaded = LoadedAs(executor=options.executor, rounded_weights=options.rounded_weights)
+            runner = RdrrRunner(name, folder, device, work, loaded)
             stack.callback(runner.close)
             runners.append(runner)
     return runners
@@ -367,6 +368,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--batch", metavar="N,N", help="also decode batches of N sequences, such as 1,2,4,8,16")
     add("--repeat", type=int, default=5, help="rounds to measure")
     add("--executor", choices=("auto", "dispatches", "persistent"), default="auto")
+    add(
+        "--rounded-weights",
+        choices=ROUNDED_PLACES,
+        default="shared",
+        help="see `rdrr serve --help`",
+    )
     add(
         "--warm",
         type=float,

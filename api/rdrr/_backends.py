@@ -228,7 +228,7 @@ def _wgpu(
             ),
         )
 
-    first, *others = table_policies(package, policy, options.layer_inputs)
+    first, *others = placed_policies(package, policy, options)
     try:
         try:
             model, unchecked = load(first)
@@ -262,14 +262,16 @@ def _described(info: AdapterInfo, options: LoadOptions) -> str:
     return f"{where}, because an option is only for GPUs; `backend` cpu runs it in torch"
 
 
-def table_policies(package: Package, policy: Policy, place: str) -> tuple[Policy, ...]:
+def placed_policies(package: Package, policy: Policy, options: LoadOptions) -> tuple[Policy, ...]:
     """Return the policies to try in turn, by where the inputs of each layer are.
 
     Args:
         package: The package.
         policy: Its kernel hints.
-        place: Value of the option `layer_inputs`.
+        options: What else is asked for.
     """
+    place = options.layer_inputs
+    policy = replace(policy, keeps_rounded=options.rounded_weights == "kept")
     on_host = replace(policy, keeps_tables_on_host=True)
     if not package.graph.further_tables or place == "gpu":
         return (policy,)

@@ -20,6 +20,7 @@ KvDtype = Literal["f16", "f32", "q8_0"]
 WebGpuChoice = Literal["auto", "wgpu", "dawn"]
 ExecutorName = Literal["auto", "dispatches", "persistent"]
 TablePlace = Literal["auto", "gpu", "host"]
+RoundedPlace = Literal["shared", "kept"]
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
@@ -27,6 +28,7 @@ KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 WEBGPU: tuple[WebGpuChoice, ...] = get_args(WebGpuChoice)
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 TABLE_PLACES: tuple[TablePlace, ...] = get_args(TablePlace)
+ROUNDED_PLACES: tuple[RoundedPlace, ...] = get_args(RoundedPlace)
 
 DEFAULT_CONTEXT = 8192
 """Largest number of slots of the key-value cache unless a larger context is asked for."""
@@ -75,6 +77,13 @@ class LoadOptions:
         "gpu: in GPU memory. host: in the package, from which the rows of each token are read; "
         "decoding then waits for every token. auto: gpu, if the model fits with it.",
         choices=TABLE_PLACES,
+    )
+    rounded_weights: RoundedPlace = option(
+        "shared",
+        "Where weights are that batches and prompts need rounded to rows, such as column-major "
+        "ones. shared: in a buffer that all share, rounded in each pass. kept: in memory of their "
+        "own, as much as Q8_0 weights take, rounded once; batches are then faster.",
+        choices=ROUNDED_PLACES,
     )
     executor: ExecutorName = option(
         "auto",
@@ -134,6 +143,7 @@ class LoadKeywords(TypedDict, total=False):
     strict_hints: bool
     kv_dtype: KvDtype
     layer_inputs: TablePlace
+    rounded_weights: RoundedPlace
     executor: ExecutorName
     context: int | None
     follow_links: bool

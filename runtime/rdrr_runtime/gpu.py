@@ -137,7 +137,7 @@ class GpuBackend:
                 "wgpu",
                 self.device.info.name,
                 context,
-                plan.weights.size,
+                plan.weights_size,
                 plan.cache.size,
                 decisions,
                 kv_dtype,

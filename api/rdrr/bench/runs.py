@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.gpu import GpuBackend
 
-    from rdrr._load_options import ExecutorName, WebGpuChoice
+    from rdrr._load_options import ExecutorName, RoundedPlace, WebGpuChoice
 
 MARGIN = 16
 """Cache slots beyond the longest generation."""
@@ -73,12 +73,14 @@ class LoadedAs:
         kv_dtype: Data type of the key-value cache.
         fused: Whether ops are fused.
         executor: How decode passes are executed.
+        rounded_weights: Where weights are that batches and prompts need rounded to rows.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
     kv_dtype: str = "f16"
     fused: bool = True
     executor: ExecutorName = "dispatches"
+    rounded_weights: RoundedPlace = "shared"
 
 
 @contextmanager
@@ -116,7 +118,9 @@ def load(package: Package, device: Device, work: Workload, options: LoadedAs) ->
         context=context_of(package, min(longest, work.context)),
         kv_dtype=options.kv_dtype,
         device=device,
-        policy=resolve_hints(package, options.hints),
+        policy=replace(
+            resolve_hints(package, options.hints), keeps_rounded=options.rounded_weights == "kept"
+        ),
         fused=options.fused,
         tuning=stored.tuning,
         persistence=persistence(

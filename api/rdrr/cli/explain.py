@@ -25,7 +25,7 @@ def explain(
         LoadOptions,
         Only(
             *("adapter", "webgpu", "kernel_hints", "strict_hints", "kv_dtype", "layer_inputs"),
-            *("context", "follow_links"),
+            *("rounded_weights", "context", "follow_links"),
         ),
     ],
     capabilities: CapabilitiesFile = None,
@@ -51,14 +51,14 @@ def explain(
     from rdrr_manifests.package import open_package
 
     from rdrr import _explanation
-    from rdrr._backends import resolve_hints, table_policies
+    from rdrr._backends import placed_policies, resolve_hints
     from rdrr._load import context_of
 
     package = open_package(path, follow_links=load.follow_links, bare=True)
     hints = resolve_hints(package, load.kernel_hints)
     explanation = _explanation.explain(
         package,
-        table_policies(package, hints, load.layer_inputs)[0],
+        placed_policies(package, hints, load)[0],
         adapter=capabilities or load.adapter,
         webgpu=load.webgpu,
         kv_dtype=load.kv_dtype,

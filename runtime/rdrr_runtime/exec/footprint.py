@@ -29,7 +29,8 @@ class Footprint:
 
     Attributes:
         weights: Weights in the form in which they are kept, which may be larger than stored: a hint
-            may expand them, and matrices that no kernel reads as stored are expanded.
+            may expand them, and matrices that no kernel reads as stored are expanded. With those
+            that are kept rounded for prompts.
         kv: Key-value cache.
         rest: Activations, logits, tables and the state of a step.
         rows: Largest number of token rows of a pass; not bytes.
@@ -79,7 +80,7 @@ def footprint(
     dry_run = DryRunArena(capabilities)
     plan = Plan(package, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
     plan.passes()
-    weights, kv = plan.weights.size, plan.cache.size
+    weights, kv = plan.weights_size, plan.cache.size
     on_host = plan.host_tables.buffers
     uploaded = [use.name for use in plan.graph.weights() if use.name not in on_host]
     stored = [package.tensor(name).size for name in uploaded]

@@ -47,10 +47,13 @@ class Policy:
         hints: By key.
         keeps_tables_on_host: Whether tables with inputs for each layer stay in the package, from
             which the host reads the rows of each pass.
+        keeps_rounded: Whether matrices that are rounded to rows for batches and prompts are rounded
+            once, into memory of their own, and not before each product.
     """
 
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
     keeps_tables_on_host: bool = False
+    keeps_rounded: bool = False
 
     def get(self, key: str) -> Hint | None:
         """Return the hint of a key, or None."""

@@ -73,7 +73,8 @@ class Product:
         partials: Number of partial results of attention to join before the product; 0 for none.
         separate_outputs: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
-        shared_bytes: Bytes of the buffer for matrices that are rounded before the product.
+        shared_bytes: Bytes of the buffer for matrices that are rounded before the product; None if
+            matrices are rounded once, each into memory of its own.
         rounds_scalars: Whether 16-bit weights may be rounded to int8.
         exact: Whether activations must not be quantized to int8.
         may_fuse: Whether kernels that serve several ops may be used at all.
@@ -86,7 +87,7 @@ class Product:
     partials: int = 0
     separate_outputs: bool = False
     bias: bool = False
-    shared_bytes: int = 0
+    shared_bytes: int | None = 0
     rounds_scalars: bool = False
     exact: bool = False
     may_fuse: bool = True
@@ -97,8 +98,8 @@ Refusal = Callable[[Product], str | None]
 INT8_ROWS: Mapping[tuple[bool, bool], int] = MappingProxyType(
     {(False, False): 32, (True, False): 16, (False, True): 16, (True, True): 4}
 )
-"""Rows up to which blocks are faster in int8 than on matrices of subgroups, by whether they are
-column-major, which rounds them to rows first, and whether the rows are of a batch, whose
+"""Rows up to which blocks are faster in int8 than on matrices of subgroups, by whether each product
+rounds them to rows first, as they are column-major, and whether the rows are of a batch, whose
 projections share a launch. On an H100 steps of 8, 16 and 32 sequences of llama-1b take 2.0, 2.0 and
 2.3 ms column-major, in int8 3.0, 3.7 and 4.9; of 32 row-major 2.6 ms, in int8 2.9."""
 
@@ -174,8 +175,8 @@ def _small_batch(product: Product) -> str | None:
     weights, rounded = product.weights, [weight for weight in product.weights if is_rounded(weight)]
     if len(weights) > 1 or product.gate:
         size = sum(map(whole_bytes, rounded))
-        if size > product.shared_bytes:
-            most = product.shared_bytes
+        most = product.shared_bytes
+        if most is not None and size > most:
             return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
     if not any(weight.form.values for weight in rounded) or len(rounded) == len(weights):
         weights = tuple(in_rows(weight) if is_rounded(weight) else weight for weight in weights)
@@ -193,7 +194,8 @@ def _int8_tiles(product: Product) -> str | None:
 
 
 def _matrices(product: Product) -> str | None:
-    rows = INT8_ROWS[_all_columns(product), product.ctx.multi_sequence]
+    rounds = product.shared_bytes is not None and _all_columns(product)
+    rows = INT8_ROWS[rounds, product.ctx.multi_sequence]
     if _has_blocks(product) and product.ctx.max_rows <= rows:
         return f"blocks are multiplied by up to {rows} rows in int8, faster"
     if not _has_blocks(product) and product.ctx.max_rows <= GEMV_ROWS:
@@ -273,7 +275,8 @@ def _with_notes(
         reason = Reason(text, overruled)
     notes = dict.fromkeys(weight.note for weight in product.weights if weight.note)
     if chosen.candidate.family in ROUNDING and any(map(is_rounded, product.weights)):
-        notes["weights rounded to rows of Q8_0 in each pass"] = None
+        times = "once" if product.shared_bytes is None else "in each pass"
+        notes[f"weights rounded to rows of Q8_0 {times}"] = None
     return Chosen(chosen.candidate, replace(reason, text="; ".join((*notes, reason.text))))
 
 

@@ -1,15 +1,17 @@
-"""Rounding of matrices to Q8_0 rows before int8 products, in a buffer that all matrices share.
+"""Rounding of matrices to Q8_0 rows for int8 products.
 
 Int8 products need int8 codes with scales along the inputs. Matrices of 16-bit values, and those
-whose blocks lie along the outputs, are rounded to Q8_0 before each product of several rows. The
-rounding error is at most 1/254 of the largest weight of each 32, as that of the inputs.
+whose blocks lie along the outputs, are rounded to Q8_0 before each product of several rows, in a
+buffer that all matrices share, or once, each in memory of its own. The rounding error is at most
+1/254 of the largest weight of each 32, as that of the inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
@@ -57,9 +59,8 @@ class Requantized:
     """A matrix as Q8_0 rows, and the phases that write them.
 
     Attributes:
-        weight: The rows. Its parts share one buffer, so each must be read before the next is
-            written.
-        phases: For each part, the phase that writes it.
+        weight: The rows. If its parts share memory, each must be read before the next is written.
+        phases: For each part, the phase that writes it; none if that was done before the pass.
     """
 
     weight: GpuWeight
@@ -67,6 +68,8 @@ class Requantized:
 
     def before(self, products: Sequence[Phase]) -> list[Phase]:
         """Return the products of the parts, each after the phase that writes its part."""
+        if not self.phases:
+            return list(products)
         pairs = zip(self.phases, products, strict=True)
         return [phase for pair in pairs for phase in pair]
 
@@ -78,7 +81,7 @@ def is_rounded(weight: GpuWeight) -> bool:
 
 def scratch_bytes(weight: GpuWeight, max_binding: int) -> int:
     """Return the bytes of the shared buffer that a matrix needs."""
-    fit = _fitting_rows(weight.k, max_binding)
+    fit = _fitting_rows(weight.k, min(SCRATCH_BYTES, max_binding))
     most = max(min(part.rows, fit) for part in weight.parts)
     return FORMATS[TYPE].size(most, _units(weight.k))
 
@@ -107,18 +110,37 @@ def in_rows(weight: GpuWeight) -> GpuWeight:
 def requantized(
     weight: GpuWeight, scratch: BufferSlice, max_binding: int, *, label: str
 ) -> Requantized:
-    """Round a matrix to Q8_0 rows.
+    """Round a matrix to Q8_0 rows in a buffer that the parts of all matrices share.
 
     Args:
         weight: [N, K] that `is_rounded`.
-        scratch: Buffer of at least `scratch_bytes`, which the result shares with other matrices.
+        scratch: Buffer of at least `scratch_bytes`.
         max_binding: Bytes of the largest buffer that can be bound.
         label: Name of the matrix, for messages and profiles.
     """
+    most = min(SCRATCH_BYTES, max_binding)
+    return _requantized(weight, lambda size: scratch.range(0, size), most, label)
+
+
+def requantized_apart(weight: GpuWeight, arena: Arena, *, label: str) -> Requantized:
+    """Round a matrix to Q8_0 rows in memory of its own; see `requantized`.
+
+    Raises:
+        DeviceError: The device has too little memory.
+    """
+    return _requantized(
+        weight, lambda size: arena.empty(f"{label}.rows", size), arena.max_binding, label
+    )
+
+
+def _requantized(
+    weight: GpuWeight, memory_of: Callable[[int], BufferSlice], most: int, label: str
+) -> Requantized:
+    """Return a matrix in parts of at most `most` bytes, and the phases that round them."""
     units = _units(weight.k)
-    pieces = tuple(_pieces(weight, _fitting_rows(weight.k, max_binding)))
+    pieces = tuple(_pieces(weight, _fitting_rows(weight.k, most)))
     parts = tuple(
-        Part(scratch.range(0, FORMATS[TYPE].size(rows, units)), source.first_row + first, rows)
+        Part(memory_of(FORMATS[TYPE].size(rows, units)), source.first_row + first, rows)
         for source, first, rows in pieces
     )
     rounded = replace(
@@ -142,14 +164,13 @@ def _units(k: int) -> int:
     return -(-k // (2 * UNIT)) * 2
 
 
-def _fitting_rows(k: int, max_binding: int) -> int:
-    """Return the most rows that fit the shared buffer, a multiple of the outputs of an item."""
-    limit = min(SCRATCH_BYTES, max_binding)
-    return max(1, limit // FORMATS[TYPE].size(OUTPUTS, _units(k))) * OUTPUTS
+def _fitting_rows(k: int, most: int) -> int:
+    """Return the most rows that fit `most` bytes, a multiple of the outputs of an item."""
+    return max(1, most // FORMATS[TYPE].size(OUTPUTS, _units(k))) * OUTPUTS
 
 
 def _pieces(weight: GpuWeight, fit: int) -> Iterator[tuple[Part, int, int]]:
-    """Yield pieces of a matrix that fit the buffer: the part, the first row in it, and the rows."""
+    """Yield pieces of at most `fit` rows: the part of a matrix, the first row in it, the rows."""
     for part in weight.parts:
         rows = weight.outputs(part)
         for first in range(0, rows, fit):
