@@ -36,10 +36,6 @@ UNTUNED = (
 )
 """Why the pass of a model that was not tuned runs as dispatches."""
 
-NO_FASTER = "the default; `rdrr tune` compares one dispatch with it (auto)"
-"""The same where no buffer that is written may be bound twice. Words are atomic there, with which
-one dispatch was no faster on an H200, so a comparison beside decoding would not be paid back."""
-
 TUNED = "decode pass "
 """Beginning of the names of decode passes in a tuned profile."""
 
@@ -76,7 +72,7 @@ def persistence(
     """Return how to run decode passes in one dispatch, or None to launch their phases.
 
     `auto` does what `rdrr tune` has found to be faster for the model. Without it, a process that
-    decodes for long compares both on the GPU, where one dispatch has been faster on any.
+    decodes for long compares both on the GPU.
 
     Args:
         device: The device.
@@ -92,8 +88,7 @@ def persistence(
     best = tuple(grid for grid in best if grid.threads <= device.limits[_THREADS])
     if executor == "auto" and tuned is not None and best:
         return Persistence(best, tuned.reason)
-    compares = device.info.aliased_writes and not device.info.software
-    if executor == "auto" and tuned is None and compares:
+    if executor == "auto" and tuned is None and not device.info.software:
         grid = _usable(device)
         return None if grid is None else Persistence((grid,), UNTUNED, compares=True)
     if executor != "persistent":
@@ -203,13 +198,13 @@ def tuning_name(package: Package, kv_dtype: str) -> str:
     return f"{TUNED}{hashlib.sha256(content.encode()).hexdigest()[:12]} {kv_dtype}"
 
 
-def executor_decision(info: AdapterInfo, tuned: TunedExecutor | None) -> Decision:
-    """Return how `auto` runs the decode pass of a model on an adapter, with the reason."""
+def executor_decision(tuned: TunedExecutor | None) -> Decision:
+    """Return how `auto` runs the decode pass of a model, with the reason."""
     from rdrr_runtime.compile.choice.decision import Decision
     from rdrr_runtime.exec.persistent.choice import OP, title
 
     if tuned is None:
-        return Decision("load", OP, "dispatches", UNTUNED if info.aliased_writes else NO_FASTER)
+        return Decision("load", OP, "dispatches", UNTUNED)
     kernel = "dispatches" if tuned.grid is None else title(tuned.grid)
     return Decision("load", OP, kernel, tuned.reason)
 

@@ -142,7 +142,7 @@ def explain(
     info, capabilities, through = planned_for(adapter, webgpu)
     stored = read_profile(info)
     plan = dry_run_plan(package, capabilities, policy, context, kv_dtype, stored.tuning)
-    whole = executor_decision(info, tuned_executor(stored, package, kv_dtype))
+    whole = executor_decision(tuned_executor(stored, package, kv_dtype))
     specs = plan.explained
     choices, passes = (whole, *plan.decisions(specs)), plan.passes(specs)
     served = served_steps(execution_steps(package.manifest), choices)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -120,22 +119,10 @@ def test_auto_takes_what_tuning_has_found_to_be_faster(tests_of_adapters):
 
 
 def test_the_decision_of_auto_is_explained():
-    info = _info()
-    assert executor_decision(info, FASTER).kernel == "one dispatch, 264 workgroups of 256 threads"
-    assert executor_decision(info, SLOWER).kernel == "dispatches"
-    assert "did not beat" in executor_decision(info, SLOWER).reason
-    assert "rdrr tune" in executor_decision(info, None).reason
-
-
-def test_without_aliased_bindings_auto_takes_one_dispatch_only_where_it_was_tuned():
-    info = replace(_info(), implementation="dawn", aliased_writes=False)
-    device = FakeDevice(info)
-    assert persistence(device, "auto") is None
-    assert executor_decision(info, None).reason == _executor.NO_FASTER
-    assert persistence(FakeDevice(_info()), "auto").compares  # the control
-    assert executor_decision(_info(), None).reason == _executor.UNTUNED
-    assert persistence(device, "auto", FASTER).grids == (Grid(256, 264),)
-    assert persistence(device, "persistent").grids == (Grid(512, 132),)
+    assert executor_decision(FASTER).kernel == "one dispatch, 264 workgroups of 256 threads"
+    assert executor_decision(SLOWER).kernel == "dispatches"
+    assert "did not beat" in executor_decision(SLOWER).reason
+    assert "rdrr tune" in executor_decision(None).reason
 
 
 def test_grids_for_tuning_fit_the_adapter(monkeypatch):

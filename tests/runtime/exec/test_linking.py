@@ -19,7 +19,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     declarations,
 )
 from rdrr_runtime.exec.persistent.elements import Element, HandedElement
-from rdrr_runtime.exec.persistent.handover import Slots
+from rdrr_runtime.exec.persistent.handover import SWIZZLED, Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -243,6 +243,18 @@ def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(rows)
     assert re.findall(r"var<storage, read_write> words\d.*", linked.source) == [words]
     aliased = link(rows.phases, threads=256, results=(rows.logits,))
     assert len(re.findall(r"@coherent\nvar<storage, read_write> words\d", aliased.source)) == 3
+
+
+def test_atomic_words_of_neighbouring_vectors_lie_side_by_side(rows):
+    source = link(rows.phases, threads=256, results=(rows.logits,), aliased=False).source
+    body = re.search(r"fn place\(word: u32\) -> u32 {\s*return (.+);", source)[1]
+    formula = re.sub(r"(\d)u", r"\1", body).replace("/", "//")
+    places = [eval(formula, {"word": word}) for word in range(3 * SWIZZLED)]
+    assert sorted(places) == list(range(3 * SWIZZLED))
+    assert places[0] == 0  # the count of passes, which the host clears
+    for first in (0, 3, SWIZZLED):
+        vectors = places[first : first + SWIZZLED - first % SWIZZLED : 4]
+        assert vectors == list(range(vectors[0], vectors[0] + SWIZZLED // 4))
 
 
 def test_a_pass_that_leaves_values_in_memory_is_refused_without_aliases(columns):

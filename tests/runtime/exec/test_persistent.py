@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from rdrr_device.capabilities import COHERENT_FEATURE
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.persistent import limits, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
@@ -398,3 +399,20 @@ def test_a_software_adapter_is_not_asked_to_wait(device):
         pytest.skip("the adapter is a GPU")
     assert unsupported(device.info, device.features) is not None
     assert find_grid(device) is None
+
+
+@pytest.mark.parametrize(
+    ("aliased_writes", "backend", "features", "may_work"),
+    [
+        (True, "Vulkan", {COHERENT_FEATURE}, True),
+        (True, "Vulkan", set(), False),
+        (True, "Metal", {COHERENT_FEATURE}, True),
+        (False, "Vulkan", set(), True),
+        (False, "Metal", {COHERENT_FEATURE}, False),
+    ],
+)
+def test_workgroups_are_asked_to_wait_where_they_may_see_what_others_write(
+    device, aliased_writes, backend, features, may_work
+):
+    info = replace(device.info, software=False, backend=backend, aliased_writes=aliased_writes)
+    assert (unsupported(info, features) is None) is may_work

@@ -34,6 +34,9 @@ HEAD_WORDS = 4
 BINDINGS = ("words1", "words2", "words4")
 """Names under which handover.wgsl declares the words; without aliases only the first one."""
 
+SWIZZLED = 128
+"""Words that change places where words are atomic, see handover.wgsl: those of 32 vectors of 4."""
+
 WORD_BYTES = 4
 ALIGNMENT = 16
 

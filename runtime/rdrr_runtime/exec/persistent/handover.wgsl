@@ -39,13 +39,21 @@ fn give_up() {
     atomicStore(&gate.failed, 1u);
     most_looks = 0u;
 }
+{% if not ALIASED %}
+
+// Where a word is: neighbouring threads load the same words of neighbouring vectors, so these lie side by side.
+// {{ SWIZZLED }} words change places among themselves.
+fn place(word: u32) -> u32 {
+    return (word & ~{{ SWIZZLED - 1 }}u) | ((word & 3u) * {{ SWIZZLED // 4 }}u + (word & {{ SWIZZLED - 1 }}u) / 4u);
+}
+{% endif %}
 {% for width, type, any in ((1, "u32", ""), (2, "vec2<u32>", "any"), (4, "vec4<u32>", "any")) %}
 
 fn seen{{ width }}(at: u32) -> {{ type }} {
 {% if ALIASED %}
     return words{{ width }}[at];
 {% else %}
-    return {{ type }}({% for i in range(width) %}{{ ", " if i }}atomicLoad(&words1[{{ width }}u * at + {{ i }}u]){% endfor %});
+    return {{ type }}({% for i in range(width) %}{{ ", " if i }}atomicLoad(&words1[place({{ width }}u * at + {{ i }}u)]){% endfor %});
 {% endif %}
 }
 
@@ -54,7 +62,7 @@ fn put{{ width }}(at: u32, value: {{ type }}) {
     words{{ width }}[at] = value;
 {% else %}
 {% for i in range(width) %}
-    atomicStore(&words1[{{ width }}u * at + {{ i }}u], value{{ "[%du]" % i if width > 1 }});
+    atomicStore(&words1[place({{ width }}u * at + {{ i }}u)], value{{ "[%du]" % i if width > 1 }});
 {% endfor %}
 {% endif %}
 }

@@ -28,7 +28,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     declarations,
 )
 from rdrr_runtime.exec.persistent.elements import Element, HandedElement
-from rdrr_runtime.exec.persistent.handover import EMPTY, WORD_BYTES, Slots, assign_slots
+from rdrr_runtime.exec.persistent.handover import EMPTY, SWIZZLED, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
 from rdrr_runtime.exec.persistent.units import MOST_OFFSETS, Offset, Unit
@@ -202,6 +202,7 @@ class _Linker:
             EMPTY=EMPTY,
             HALF_WORDS=words,
             ALIASED=self._aliased,
+            SWIZZLED=SWIZZLED,
         )
         if any(unit.record.source.startswith("enable f16") for unit in units):
             text = f"enable f16;\n{text}"
