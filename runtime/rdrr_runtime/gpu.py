@@ -137,7 +137,7 @@ class GpuBackend:
                 "wgpu",
                 self.device.info.name,
                 context,
-                plan.weights_size,
+                plan.weights.size,
                 plan.cache.size,
                 decisions,
                 kv_dtype,
@@ -356,13 +356,14 @@ def _single_sequence(
 def build_ahead(plan: Plan, executor: Executor) -> None:
     """Start to compile the shaders of the passes that a generation runs, in their order.
 
-    They are compiled beside the upload of the weights. A decode pass that runs in one dispatch has
-    a shader of its own, which has been compiled when it was tried.
+    They are compiled beside the upload of the weights, behind the shaders of this. A decode pass
+    that runs in one dispatch has a shader of its own, which has been compiled when it was tried.
     """
     first, *others = (spec for spec in plan.loaded if spec != DECODE)
     decode = () if isinstance(executor, PersistentExecutor) else (DECODE,)
     phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
-    executor.device.build_ahead(as_dispatch(phase).kernel for phase in phases)
+    kernels = [as_dispatch(phase).kernel for phase in phases]
+    executor.device.build_ahead([*plan.weights.kernels(), *kernels])
 
 
 def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:

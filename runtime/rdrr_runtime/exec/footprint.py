@@ -80,7 +80,7 @@ def footprint(
     dry_run = DryRunArena(capabilities)
     plan = Plan(package, dry_run, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
     plan.passes()
-    weights, kv = plan.weights_size, plan.cache.size
+    weights, kv = plan.weights.size, plan.cache.size
     on_host = plan.host_tables.buffers
     uploaded = [use.name for use in plan.graph.weights() if use.name not in on_host]
     stored = [package.tensor(name).size for name in uploaded]

@@ -33,7 +33,6 @@ from rdrr_runtime.compile.pass_spec import (
     SHORT_HIDDEN,
     PassSpec,
 )
-from rdrr_runtime.compile.weights.kept_rows import KeptRows
 from rdrr_runtime.compile.weights.upload import Weights, allocate_weights
 from rdrr_runtime.exec.executor import TokenPass
 from rdrr_runtime.exec.host_tables import HostTables, host_tables
@@ -137,7 +136,6 @@ class Plan:
             hidden=None if draft_of is None else replace(draft_of.keep_hidden(), ahead=1),
             host_rows=self.host_tables.buffers,
             images=self.images,
-            kept_rows=self._kept_rows(draft_of),
         )
         if upload:
             self.upload()
@@ -146,12 +144,6 @@ class Plan:
     def ropes(self) -> tuple[BufferSlice, ...]:
         """The table of rotations of each of `graph.ropes`."""
         return self._model.ropes
-
-    @property
-    def weights_size(self) -> int:
-        """Bytes of GPU memory of the weights, with those that are kept in another form too."""
-        kept = self._model.kept_rows
-        return self.weights.size + (0 if kept is None else kept.size)
 
     def keep_hidden(self) -> KeptHidden:
         """Return the buffer for hidden states, which passes that keep them can use from now on."""
@@ -191,14 +183,6 @@ class Plan:
             DeviceError: The device is lost.
         """
         self.weights.fill()
-        if self._model.kept_rows is not None:
-            self._model.kept_rows.fill()
-
-    def _kept_rows(self, draft_of: Plan | None) -> KeptRows | None:
-        """Return where rounded matrices are kept; a draft head shares them with its model."""
-        if draft_of is not None:
-            return draft_of._model.kept_rows
-        return KeptRows(self._arena) if self._policy.keeps_rounded else None
 
     @cached_property
     def decode(self) -> TokenPass:

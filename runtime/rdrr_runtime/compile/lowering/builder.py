@@ -20,7 +20,6 @@ from rdrr_runtime.compile.lowering.values import Values, Workspace
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns.layers import Body
 from rdrr_runtime.compile.patterns.residual import StreamSum
-from rdrr_runtime.compile.weights.kept_rows import KeptRows
 from rdrr_runtime.compile.weights.upload import Weights
 from rdrr_runtime.phases.cache.kept_hidden import KeptHidden
 from rdrr_runtime.phases.cache.kv_cache import KvCache
@@ -82,7 +81,6 @@ class LoadedModel:
         host_rows: For each table that stays on the host, by its name, the rows of the tokens of a
             pass, [rows, width].
         images: Features of images in the rows of a pass; None if the model does not see.
-        kept_rows: Matrices that are rounded once; None if each product rounds its own.
     """
 
     graph: Graph
@@ -95,7 +93,6 @@ class LoadedModel:
     hidden: KeptHidden | None = None
     host_rows: Mapping[str, BufferSlice] = field(default_factory=dict)
     images: ImageFeatureBuffers | None = None
-    kept_rows: KeptRows | None = None
 
     @cached_property
     def requantized_bytes(self) -> int:
@@ -229,7 +226,7 @@ class PassBuilder:
         return Product(
             ctx or self.ctx,
             tuple(weights),
-            shared_bytes=None if self.model.kept_rows else self.model.requantized_bytes,
+            shared_bytes=None if self.model.weights.rows else self.model.requantized_bytes,
             rounds_scalars=self.model.preferences.scalar_arithmetic.int8,
             may_fuse=self.model.may_fuse,
         )
@@ -332,8 +329,9 @@ class PassBuilder:
             weights: One matrix, or several that find room in the buffer together.
             label: Name of the product, for messages and profiles.
         """
-        if self.model.kept_rows is not None:
-            return tuple(self.model.kept_rows.of(weight, label) for weight in weights)
+        rows = self.model.weights.rows
+        if rows is not None:
+            return tuple(rows.of(weight, label) for weight in weights)
         shared = self.workspace.named("requantized", self.model.requantized_bytes)
         matrices, begin = [], 0
         for weight in weights:

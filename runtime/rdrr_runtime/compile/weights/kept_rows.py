@@ -8,7 +8,7 @@ to keep them takes about as much memory as Q8_0 weights.
 from __future__ import annotations
 
 from rdrr_device.arena import Arena
-from rdrr_device.kernels import Dispatch
+from rdrr_device.kernels import Dispatch, Kernel
 
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.requantize import Requantized, requantized_apart
@@ -32,6 +32,11 @@ class KeptRows:
     def size(self) -> int:
         """Bytes of GPU memory."""
         return sum(rounded.weight.size for rounded in self._rows.values())
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that `fill` runs."""
+        return tuple(dispatch.kernel for dispatch in self._waiting)
 
     def of(self, weight: GpuWeight, label: str) -> Requantized:
         """Return a matrix as rows, which need no phases in a pass.

@@ -37,6 +37,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.choice.decision import Decision
 from rdrr_runtime.compile.choice.preferences import Preferences
 from rdrr_runtime.compile.choice.storage import Storage, choose_storage
+from rdrr_runtime.compile.weights.kept_rows import KeptRows
 from rdrr_runtime.compile.weights.padding import (
     is_padded,
     padded_dtype,
@@ -146,6 +147,8 @@ class Weights:
         matrix_loads: What fills the matrices once all are allocated, in this order.
         vector_loads: What the vectors hold, by tensor name.
         borrowed: Names of the matrices that belong to the weights of another graph.
+        rows: Matrices as rows for batches and prompts; None if each product rounds its own.
+        borrows_rows: Whether `rows` belongs to the weights of another graph.
     """
 
     package: Package
@@ -160,6 +163,8 @@ class Weights:
     matrix_loads: list[MatrixLoad] = field(default_factory=list)
     vector_loads: dict[str, VectorLoad] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
+    rows: KeptRows | None = None
+    borrows_rows: bool = False
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     _is_filled: bool = False
 
@@ -215,14 +220,17 @@ class Weights:
         ):
             for load in self.matrix_loads:
                 load.run(package, uploader, contents)
+        if self.rows is not None:
+            self.rows.fill()
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """Return the kernels that `fill` runs for the types of the matrices."""
+        """Return the kernels that `fill` runs, those of `rows` for what was asked for so far."""
         matrices = (*self.matrices.values(), *self.stacks.values())
         kinds = {
             (matrix.dtype, matrix.form): matrix for matrix in matrices if not matrix.form.values
         }
-        return tuple(repack_kernel(matrix) for matrix in kinds.values())
+        rounding = () if self.rows is None else self.rows.kernels
+        return (*map(repack_kernel, kinds.values()), *rounding)
 
     @property
     def size(self) -> int:
@@ -230,7 +238,9 @@ class Weights:
         vectors = [*self.vectors.values(), *self.concatenations.values()]
         owned = [matrix for name, matrix in self.matrices.items() if name not in self.borrowed]
         matrices = [*owned, *self.stacks.values()]
-        return sum(matrix.size for matrix in matrices) + sum(vector.size for vector in vectors)
+        rows = 0 if self.rows is None or self.borrows_rows else self.rows.size
+        sizes = [matrix.size for matrix in matrices] + [vector.size for vector in vectors]
+        return rows + sum(sizes)
 
 
 def allocate_weights(
@@ -267,14 +277,18 @@ def allocate_weights(
     downs = down_projections(graph) if preferences.joins_feed_forwards else frozenset()
     loader = _Loader(planned, package, preferences, scales, held, left_out, downs)
     _load(loader, graph)
+    rows = KeptRows(arena) if preferences.policy.keeps_rounded else None
+    lent = None if beside is None else beside.rows
     if is_dry_run:
-        return planned
+        return replace(planned, rows=lent or rows, borrows_rows=lent is not None)
     others = planned.others.size
     weights = Weights(
         package,
         arena.pool("weights", planned.blocks.size),
         arena.pool("vectors", others),
         arena.pool("joined", min(others, MOST_JOINED)),
+        rows=lent or rows,
+        borrows_rows=lent is not None,
     )
     _load(replace(loader, weights=weights), graph)
     return weights

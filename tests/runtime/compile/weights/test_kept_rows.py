@@ -70,7 +70,9 @@ def test_a_matrix_is_rounded_once_and_behind_the_upload(bench, package, monkeypa
     rounded = rows.of(second, "second")
     assert rows.of(second, "again") is rounded
     assert (rounded.phases, counts) == ((), [])
+    assert [kernel.label for kernel in rows.kernels] == ["requantize.q4_k.column"]
     rows.fill()
+    assert not rows.kernels
     assert counts == [1]
     assert rows.of(second, "again") is rounded
     assert counts == [1]
