@@ -16,6 +16,7 @@ from rdrr_runtime.compile.weights.kept_rows import KeptRows
 from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
+from support.devices import SMALL_LIMITS
 from support.lowered import WITH_MATRICES
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -91,6 +92,17 @@ def test_small_batches_are_in_int8_beside_matrices_of_subgroups_where_rows_are_k
     assert any(name.startswith("matmul_subgroup") for name in kernels[False])
     assert not any(name.startswith("matmul_subgroup") for name in kernels[True])
     assert any(name.startswith("matvec_rows") for name in kernels[True])
+
+
+def test_matrices_whose_rows_are_not_bound_at_once_share_no_launch(package, device):
+    """The blocks of gate and up fit a binding each; their rows of Q8_0 take twice as much."""
+    small = replace(device.capabilities, limits=SMALL_LIMITS)
+    joined = "matvec_rows.q8_0,q8_0.gate.int8.halves"
+    assert joined in _kernels(package, KEPT, device.capabilities, BATCH)
+    kernels = _kernels(package, KEPT, small, BATCH)
+    assert joined not in kernels
+    # Two layers with gate and up, each in two parts.
+    assert kernels.count("matvec_rows.q8_0.store.int8.halves") == 2 * 2 * 2
 
 
 def test_the_memory_of_kept_rows_counts_as_that_of_weights(package, device):
