@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -97,6 +98,7 @@ class GpuBackend:
         self._arena = DeviceArena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
         self._head: GpuDraftHead | None = None
+        self._keeps_rounded = policy is not None and policy.keeps_rounded
         with ExitStack() as undo:
             undo.callback(self.close)
             plan = Plan(
@@ -165,6 +167,8 @@ class GpuBackend:
     @property
     def info(self) -> BackendInfo:
         """Facts about the backend."""
+        if self._keeps_rounded:  # further weights when batches first need them
+            self._info = replace(self._info, weights_bytes=self._plan.weights.size)
         return self._info
 
     def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:

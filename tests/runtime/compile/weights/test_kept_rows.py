@@ -18,7 +18,7 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from support.devices import SMALL_LIMITS
 from support.lowered import WITH_MATRICES
-from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+from support.packages import CONTEXT, SMALL, VOCAB, llama_manifest, write_random_package
 
 INT8 = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
 KEPT = replace(INT8, keeps_rounded=True)
@@ -119,3 +119,14 @@ def test_the_memory_of_kept_rows_counts_as_that_of_weights(package, device):
         pass
     with pytest.raises(rdrr.DeviceError, match="`rounded_weights` shared"):
         rdrr.load(package.where, kernel_hints=hints, rounded_weights="kept", **options)
+
+
+def test_what_only_a_batch_needs_counts_as_weights_from_then_on(tmp_path, device, rng):
+    """A server subtracts the memory of its models from what it may take, see `rdrr.serve.pool`."""
+    package = write_random_package(tmp_path, llama_manifest("Q8_0", **SMALL), rng)
+    policy = replace(resolve({"run flag": {"f16Matmul": "int8"}}), keeps_rounded=True)
+    with closing(GpuBackend(package, context=32, device=device, policy=policy)) as backend:
+        loaded = backend.info.weights_bytes
+        backend.batch(12, 32).greedy([Row(5, at, 0) for at in range(12)], 1)
+        head = VOCAB * SMALL["hidden"] * 36 // 32  # the scales are f32 in memory
+        assert backend.info.weights_bytes == loaded + head
