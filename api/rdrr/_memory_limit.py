@@ -60,7 +60,7 @@ def refuse_beyond_limit(
             found=f"{format_size(peak)} = {_sum(parts)}",
             hint=", or ".join(
                 [
-                    *(["`rounded_weights` shared"] if policy.keeps_rounded else []),
+                    *(["`rounded_weights` shared"] if need.rounded else []),
                     *(["`layer_inputs` host"] if _has_tables_on_gpu(package, policy) else []),
                     *_advice(need, options.kv_dtype, context, blocks, tower is not None),
                 ]

@@ -31,6 +31,7 @@ class Footprint:
         weights: Weights in the form in which they are kept, which may be larger than stored: a hint
             may expand them, and matrices that no kernel reads as stored are expanded. With those
             that are kept rounded for prompts.
+        rounded: Of these, the weights that are kept rounded.
         kv: Key-value cache.
         rest: Activations, logits, tables and the state of a step.
         rows: Largest number of token rows of a pass; not bytes.
@@ -38,6 +39,7 @@ class Footprint:
     """
 
     weights: int
+    rounded: int
     kv: int
     rest: int
     rows: int
@@ -86,6 +88,7 @@ def footprint(
     stored = [package.tensor(name).size for name in uploaded]
     return Footprint(
         weights,
+        0 if plan.weights.rows is None else plan.weights.rows.size,
         kv,
         dry_run.size - weights - kv,
         plan.rows(PREFILL),

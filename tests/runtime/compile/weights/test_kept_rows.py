@@ -121,6 +121,13 @@ def test_the_memory_of_kept_rows_counts_as_that_of_weights(package, device):
         rdrr.load(package.where, kernel_hints=hints, rounded_weights="kept", **options)
 
 
+def test_nobody_is_told_to_share_rows_that_a_package_does_not_have(tmp_path, rng):
+    package = write_random_package(tmp_path, llama_manifest(**SMALL), rng)
+    with pytest.raises(rdrr.DeviceError, match="`max_vram`") as caught:
+        rdrr.load(package.where, backend="wgpu", rounded_weights="kept", max_vram=4096)
+    assert "rounded_weights" not in str(caught.value)
+
+
 def test_what_only_a_batch_needs_counts_as_weights_from_then_on(tmp_path, device, rng):
     """A server subtracts the memory of its models from what it may take, see `rdrr.serve.pool`."""
     package = write_random_package(tmp_path, llama_manifest("Q8_0", **SMALL), rng)
