@@ -187,3 +187,41 @@ def test_an_empty_word_is_no_value_of_any_type():
     assert np.isnan(word.view(np.float32)).all()
     assert np.isnan(word.view(np.float16)).all()
     assert -128 in word.view(np.int8)
+
+
+def _random_phase(rng):
+    """Return a phase that reads, writes or changes a range of 64 bytes, some of it or all."""
+    first = 8 * int(rng.integers(0, 7))
+    memory = BufferSlice(A, first, int(rng.integers(first // 8 + 1, 9)) * 8 - first)
+    element = str(rng.choice(["f32", "f32", "vec2<f32>", "vec4<f32>", "f16"]))
+    fills = bool(rng.random() < 0.75)
+    return [
+        reader(memory, element),
+        writer(memory, element, fills=fills),
+        changer(memory, fills=fills),
+    ][rng.integers(3)]
+
+
+def test_a_reader_sees_what_it_would_see_in_memory(rng):
+    """A word in memory and a word that is handed over each have the number of their writer."""
+    handed = 0
+    for _ in range(800):
+        phases = [_random_phase(rng) for _ in range(rng.integers(2, 10))]
+        slots, words = assign_slots(phases)
+        expected, memory, given = np.full((3, max(16, words)), -1)
+        for number, (phase, slot) in enumerate(zip(phases, slots, strict=True)):
+            part = phase.buffers["x"]
+            at = np.arange(part.offset // 4, part.end // 4)
+            if phase.label != "writer":
+                source, first = (given, slot.reads["x"]) if "x" in slot.reads else (memory, at[0])
+                handed += "x" in slot.reads
+                np.testing.assert_array_equal(source[first : first + len(at)], expected[at])
+            if phase.label != "reader":
+                if not phase.record.fills:
+                    at = at[rng.random(len(at)) < 0.5]
+                expected[at] = number
+                if "x" in slot.writes:
+                    given[slot.writes["x"] + at - part.offset // 4] = number
+                else:
+                    memory[at] = number
+    assert handed > 100
