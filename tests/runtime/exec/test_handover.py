@@ -115,8 +115,8 @@ def test_what_is_left_of_a_value_is_read_from_its_words():
     whole, rest, other = (BufferSlice(A, at, size) for at, size in ((0, 32), (0, 16), (16, 16)))
     slots = _slots(writer(whole), writer(other), reader(rest), reader(other))
     assert [slot.reads for slot in slots[2:]] == [{"x": 0}, {"x": 8}]
-    kept = _slots(writer(whole), writer(other, fills=False), reader(rest), reader(other))
-    assert [slot.reads for slot in kept[2:]] == [{}, {}]
+    partial = _slots(writer(whole), writer(other, fills=False), reader(rest), reader(other))
+    assert [slot.reads for slot in partial[2:]] == [{}, {}]
 
 
 def test_a_value_that_is_replaced_as_a_whole_is_still_handed_over():

@@ -106,13 +106,13 @@ def test_matrices_whose_rows_are_not_bound_at_once_share_no_launch(package, devi
 
 
 def test_the_memory_of_kept_rows_counts_as_that_of_weights(package, device):
-    shared, kept = (
+    shared, rounded = (
         footprint(package, device.capabilities, policy, context=CONTEXT) for policy in (INT8, KEPT)
     )
-    assert kept.weights > 2 * shared.weights
+    assert rounded.weights > 2 * shared.weights
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=KEPT)
     with closing(backend):
-        assert backend.info.weights_bytes == kept.weights
+        assert backend.info.weights_bytes == rounded.weights
     options = {"backend": "wgpu", "context": CONTEXT, "max_vram": shared.peak + 4096}
     hints = {"q4kMatmul": "fused_q4k_int8"}
     with rdrr.load(package.where, kernel_hints=hints, **options):
@@ -121,7 +121,7 @@ def test_the_memory_of_kept_rows_counts_as_that_of_weights(package, device):
         rdrr.load(package.where, kernel_hints=hints, rounded_weights="kept", **options)
 
 
-def test_nobody_is_told_to_share_rows_that_a_package_does_not_have(tmp_path, rng):
+def test_nobody_is_advised_to_share_rows_that_a_package_does_not_have(tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest(**SMALL), rng)
     with pytest.raises(rdrr.DeviceError, match="`max_vram`") as caught:
         rdrr.load(package.where, backend="wgpu", rounded_weights="kept", max_vram=4096)
