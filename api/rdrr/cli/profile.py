@@ -49,7 +49,8 @@ def profile(
     load: Annotated[
         LoadOptions,
         Only(
-            "adapter", "webgpu", "kernel_hints", "kv_dtype", "context", "executor", "follow_links"
+            *("adapter", "webgpu", "kernel_hints", "kv_dtype", "rounded_weights", "context"),
+            *("executor", "follow_links"),
         ),
     ],
     json: JsonFlag = False,
@@ -59,16 +60,16 @@ def profile(
     from rdrr_manifests.package import open_package
 
     from rdrr import _profile
-    from rdrr._backends import resolve_hints
+    from rdrr._backends import placed_policies, resolve_hints
     from rdrr._load import context_of
 
     _check(trace)
     package = open_package(path, follow_links=load.follow_links)
-    policy, context = resolve_hints(package, load.kernel_hints), context_of(package, load.context)
+    hints, context = resolve_hints(package, load.kernel_hints), context_of(package, load.context)
     with status("loading and measuring the model", hidden=json):
         measured = _profile.measure(
             package,
-            policy,
+            placed_policies(package, hints, load)[0],
             adapter=load.adapter,
             webgpu=load.webgpu,
             kv_dtype=load.kv_dtype,

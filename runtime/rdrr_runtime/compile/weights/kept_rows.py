@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rdrr_device.arena import Arena
 from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.products.requantize import Requantized, requantized_apart
@@ -49,12 +50,24 @@ class KeptRows:
             DeviceError: The device has too little memory.
         """
         if weight not in self._rows:
-            rounded = requantized_apart(weight, self._arena, label=label)
+            rounded = self._rounded(weight, label)
             self._waiting += map(as_dispatch, rounded.phases)
             self._rows[weight] = Requantized(rounded.weight, ())
             if self._are_weights_there:
                 self.fill()
         return self._rows[weight]
+
+    def _rounded(self, weight: GpuWeight, label: str) -> Requantized:
+        try:
+            return requantized_apart(weight, self._arena, label=label)
+        except DeviceError as error:
+            raise DeviceError(
+                error.message,
+                where=error.where,
+                expected=error.expected,
+                found=error.found,
+                hint="use `rounded_weights` shared, or allow more memory",
+            ) from error
 
     def fill(self) -> None:
         """Round the matrices that were asked for, now that their weights are uploaded."""

@@ -82,6 +82,18 @@ def test_a_matrix_is_rounded_once_and_behind_the_upload(bench, package, monkeypa
     assert rows.size == rounded.weight.size + rows.of(first, "first").weight.size
 
 
+def test_rows_that_find_no_room_can_be_asked_for_again(bench, package, monkeypatch):
+    plan = Plan(package, bench.arena, Policy(), context=CONTEXT, kv_dtype="f16", upload=False)
+    rows, (first, *_) = KeptRows(bench.arena), plan.weights.matrices.values()
+    memory = bench.device.memory
+    monkeypatch.setattr(memory, "limit", memory.live)
+    with pytest.raises(rdrr.DeviceError, match=r"`max_vram` .*; use `rounded_weights` shared"):
+        rows.of(first, "first")
+    assert (rows.size, rows.kernels) == (0, ())
+    monkeypatch.setattr(memory, "limit", None)
+    assert rows.of(first, "first").weight.size == rows.size > 0
+
+
 def test_small_batches_are_in_int8_beside_matrices_of_subgroups_where_rows_are_kept(package):
     """These multiply column-major blocks of small batches faster than int8 with its rounding."""
     eight = batch_of(8)
