@@ -18,7 +18,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import HandedElement, StoredElement
 from rdrr_runtime.exec.persistent.handover import SWIZZLED, Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
@@ -60,9 +60,9 @@ def _names(**constants):
 def _renaming():
     renaming = Renaming(3, declarations(SHADER), _names())
     renaming.reads = {
-        "x": Element("buffer_0", "at_3_0"),
-        "best": Element("buffer_1", "at_3_1"),
-        "partial": Element("pool"),
+        "x": StoredElement("buffer_0", "at_3_0"),
+        "best": StoredElement("buffer_1", "at_3_1"),
+        "partial": StoredElement("pool"),
     }
     return renaming
 
@@ -126,8 +126,8 @@ fn phase(item: u32) { x[item] = x[item] + 1.0; }
 """
     declared = declarations(source)
     renaming = Renaming(0, declared, Names(declared, {}))
-    renaming.reads = {"x": Element("buffer_0", "at_0_0")}
-    renaming.writes = {"x": HandedElement("words1", "to_0_0", "f32")}
+    renaming.reads = {"x": StoredElement("buffer_0", "at_0_0")}
+    renaming.writes = {"x": HandedElement("to_0_0", "f32")}
     assert "put1(to_0_0 + (item), bitcast<u32>(buffer_0[at_0_0 + (item)] + 1.0));" in renaming.text(
         declared[-1]
     )
@@ -144,7 +144,7 @@ fn phase(item: u32) { x[item] = x[item] + 1.0; }
 def test_a_use_that_cannot_be_rewritten_is_refused(function, why):
     declared = declarations(f"{SHADER}{function}")
     renaming = Renaming(0, declared, Names(declared, {"K": 64}))
-    renaming.reads = {"x": Element("buffer_0", "at_0_0")}
+    renaming.reads = {"x": StoredElement("buffer_0", "at_0_0")}
     with pytest.raises(UnlinkableError, match=why):
         renaming.text(declared[-1])
 

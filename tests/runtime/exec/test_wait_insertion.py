@@ -6,17 +6,17 @@ from textwrap import dedent
 
 import pytest
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError, declarations
-from rdrr_runtime.exec.persistent.elements import Element, HandedElement, has_reads, rewritten
+from rdrr_runtime.exec.persistent.elements import HandedElement, StoredElement, has_reads, rewritten
 from rdrr_runtime.exec.persistent.wait_insertion import with_waits
 
-X = HandedElement("words1", "from_0", "f32")
+X = HandedElement("from_0", "f32")
 READS = {
     "x": X,
-    "codes": HandedElement("words1", "from_1"),
-    "pairs": HandedElement("words2", "from_2", "vec2<f32>", 2),
-    "weights": Element("buffer_0", "at_0"),
+    "codes": HandedElement("from_1"),
+    "pairs": HandedElement("from_2", "vec2<f32>", 2),
+    "weights": StoredElement("buffer_0", "at_0"),
 }
-MEMORY = Element("buffer_0", "at_0")
+MEMORY = StoredElement("buffer_0", "at_0")
 
 
 def _inserted(text):
@@ -281,7 +281,10 @@ def test_a_read_waits_for_its_element():
     )
     assert rewritten("use(x[i]);", "x", codes, codes) == "use(taken1(from_1 + (i)));"
     assert rewritten("use(x[i]);", "x", MEMORY, MEMORY) == "use(buffer_0[at_0 + (i)]);"
-    assert rewritten("use(x[i]);", "x", Element("pool"), Element("pool")) == "use(pool[i]);"
+    assert (
+        rewritten("use(x[i]);", "x", StoredElement("pool"), StoredElement("pool"))
+        == "use(pool[i]);"
+    )
 
 
 def test_a_write_converts_all_but_words():
@@ -295,8 +298,8 @@ def test_a_write_converts_all_but_words():
 
 
 def test_reads_within_indices_and_written_values_are_rewritten_as_well():
-    to = HandedElement("words1", "to_0")
-    from_ = HandedElement("words1", "from_0")
+    to = HandedElement("to_0")
+    from_ = HandedElement("from_0")
     assert rewritten("use(x[x[x[0u]]]);", "x", from_, from_) == (
         "use(taken1(from_0 + (taken1(from_0 + (taken1(from_0 + (0u)))))));"
     )

@@ -6,6 +6,7 @@ This works on the text of functions, in the style of this package's WGSL; it is 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,28 +16,46 @@ _ASSIGNED = re.compile(r"\s*=(?!=)")
 _CHANGED = re.compile(r"\s*(?:(?:[-+*/%&|^]|<<|>>)=|\+\+|--)|(?:\.\w+|\[[^\]]*\])+\s*=(?!=)")
 
 
+class Element(ABC):
+    """How a module accesses the elements of an array.
+
+    Attributes:
+        offset: What to add to an index; empty for nothing.
+    """
+
+    offset: str
+
+    def at(self, index: str) -> str:
+        """Return the index among all elements of the module."""
+        return f"{self.offset} + ({index})" if self.offset else index
+
+    @abstractmethod
+    def read(self, index: str) -> str:
+        """Return the expression of an element."""
+
+    @abstractmethod
+    def write(self, index: str, value: str) -> str:
+        """Return the statement that sets an element, without its semicolon."""
+
+
 @dataclass(frozen=True)
-class Element:
+class StoredElement(Element):
     """How a module accesses the elements of an array in storage or workgroup memory.
 
     Attributes:
         variable: The module's variable.
-        offset: What to add to an index; empty for nothing.
+        offset: See `Element`.
     """
 
     variable: str
     offset: str = ""
 
-    def at(self, index: str) -> str:
-        """Return the index in the module's variable."""
-        return f"{self.offset} + ({index})" if self.offset else index
-
     def read(self, index: str) -> str:
-        """Return the expression of an element."""
+        """See `Element.read`."""
         return f"{self.variable}[{self.at(index)}]"
 
     def write(self, index: str, value: str) -> str:
-        """Return the statement that sets an element, without its semicolon."""
+        """See `Element.write`."""
         return f"{self.variable}[{self.at(index)}] = {value}"
 
 
@@ -45,10 +64,12 @@ class HandedElement(Element):
     """How a module accesses the elements of a value that is handed over, see handover.wgsl.
 
     Attributes:
+        offset: See `Element`.
         type: WGSL type of an element.
         width: Words of an element.
     """
 
+    offset: str
     type: str = "u32"
     width: int = 1
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.shaders import Access
 
@@ -45,6 +47,13 @@ WIDTHS: Mapping[str, int] = MappingProxyType(
     | {f"vec{n}<{scalar}>": n for n in (2, 4) for scalar in ("f32", "u32", "i32")}
 )
 """Words of each element type that can be handed over."""
+
+
+def empty_words(words: int) -> npt.NDArray[np.uint32]:
+    """Return what the buffer of a number of words holds before the first pass, with its head."""
+    content = np.full(align(HEAD_WORDS + words, SWIZZLED), EMPTY, np.uint32)
+    content[0] = 0  # passes so far
+    return content
 
 
 @dataclass(frozen=True)

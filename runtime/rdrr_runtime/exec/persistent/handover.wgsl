@@ -5,7 +5,7 @@
 //
 // A word is written once in a pass, so whoever sees that it is full has its value. With ALIASED reads and writes
 // are those of @coherent buffers. Without it WebGPU lets no dispatch bind written memory twice, and the words are
-// atomic ones. Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
+// atomic ones (@coherent then only marks the module, see `for_compiler`). Each wait is bounded like those of gate.wgsl; a thread that gives up waits no more.
 const EMPTY = {{ EMPTY }}u;
 const HALF_WORDS = {{ HALF_WORDS }}u;
 

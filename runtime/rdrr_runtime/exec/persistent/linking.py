@@ -27,7 +27,7 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import Element, HandedElement
+from rdrr_runtime.exec.persistent.elements import HandedElement, StoredElement
 from rdrr_runtime.exec.persistent.handover import EMPTY, SWIZZLED, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -271,8 +271,7 @@ class _Linker:
                 else:
                     size = unit.names.size_of(array.element)
                     offset = unit.add(Offset(f"at_{number}", name, size))
-                    element = Element(variable, offset)
-                    renaming.reads[name] = renaming.writes[name] = element
+                    renaming.reads[name] = renaming.writes[name] = StoredElement(variable, offset)
             for handed, written, accesses in (
                 (slots.writes, True, renaming.writes),
                 (slots.reads, False, renaming.reads),
@@ -311,7 +310,9 @@ class _Linker:
             first = ends.get(array.element, 0)
             ends[array.element] = first + unit.names.evaluate(array.count)
             pool.count = max(pool.count, ends[array.element])
-            renaming.reads[declaration.name] = Element(pool.name, f"{first}u" if first else "")
+            renaming.reads[declaration.name] = StoredElement(
+                pool.name, f"{first}u" if first else ""
+            )
 
     def _pool(self, names: Names, element: str) -> _Pool:
         if element not in self._pools:
@@ -335,7 +336,7 @@ def _handed(unit: Unit, type_: str, name: str, number: str, *, written: bool) ->
     """Return how a unit accesses the elements of a value that is handed over."""
     variable = f"{'to' if written else 'from'}_{number}"
     offset = Offset(variable, name, unit.names.size_of(type_), handed=True, written=written)
-    return HandedElement(f"words{offset.words}", unit.add(offset), type_, offset.words)
+    return HandedElement(unit.add(offset), type_, offset.words)
 
 
 def _declared_pool(pool: _Pool) -> str:

@@ -13,7 +13,7 @@ from time import sleep
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice, align
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
@@ -21,7 +21,7 @@ from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS, SWIZZLED
+from rdrr_runtime.exec.persistent.handover import BINDINGS, empty_words
 from rdrr_runtime.exec.persistent.limits import check_limits
 from rdrr_runtime.exec.persistent.linking import Linked, link
 from rdrr_runtime.phases.context import Grid
@@ -79,10 +79,7 @@ class Modules:
         if key not in self._made:
             linking = self._linking.get(key)
             linked = self._link(whole) if linking is None else linking.result()
-            size = align(HEAD_WORDS + 2 * linked.words, SWIZZLED)
-            empty = np.full(size, EMPTY, np.uint32)
-            empty[0] = 0  # passes so far
-            words = self._arena.upload("words", empty)
+            words = self._arena.upload("words", empty_words(2 * linked.words))
             self._made[key] = Module(whole, linked, words)
         return self._made[key]
 

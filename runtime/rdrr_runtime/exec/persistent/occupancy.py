@@ -12,14 +12,13 @@ from collections.abc import Collection
 import numpy as np
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.arena import Arena, arena
-from rdrr_device.buffers import align
 from rdrr_device.capabilities import COHERENT_FEATURE
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.shaders import storage_bindings, with_binding_numbers
 
 from rdrr_runtime.exec.persistent.executor import GATE_BYTES
-from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, HEAD_WORDS, SWIZZLED, WORD_BYTES
+from rdrr_runtime.exec.persistent.handover import BINDINGS, EMPTY, SWIZZLED, empty_words
 from rdrr_runtime.exec.persistent.linking import FOLDER
 from rdrr_runtime.phases.context import Grid
 
@@ -89,15 +88,15 @@ class _Test:
     def __init__(self, device: Device, owner: Arena, threads: int) -> None:
         self._device = device
         self._gate, self._wrong = owner.empty("gate", GATE_BYTES), owner.empty("wrong", 4)
-        most = align(HEAD_WORDS + ROUNDS * MOST_GROUPS, SWIZZLED)
-        self._words = owner.empty("words", WORD_BYTES * most)
+        words = empty_words(ROUNDS * MOST_GROUPS)
+        self._words = owner.empty("words", words.nbytes)
         values = owner.empty("values", 4 * MOST_GROUPS)
         source = FOLDER.render(
             "grid_test.wgsl",
             ROUNDS=ROUNDS,
             WG=threads,
             EMPTY=EMPTY,
-            HALF_WORDS=most,
+            HALF_WORDS=words.size,
             ALIASED=device.info.aliased_writes,
             SWIZZLED=SWIZZLED,
         )
@@ -111,8 +110,7 @@ class _Test:
         """Return whether that many workgroups meet and see each other's values."""
         device = self._device
         device.write(self._gate, np.array([0, 0, 0, POLLS], np.uint32))
-        words = align(HEAD_WORDS + ROUNDS * groups, SWIZZLED)
-        device.write(self._words, np.full(words, EMPTY, np.uint32))
+        device.write(self._words, empty_words(ROUNDS * groups))
         device.clear(self._wrong)
         bound = device.bind(Dispatch(self._kernel, self._buffers, Work(groups), "grid test"))
         device.submit((bound,), 1)
