@@ -15,7 +15,7 @@ from rdrr_format.extras import import_extra, install_hint
 
 from rdrr._configuration import configured_hints
 from rdrr._executor import persistence, tuned_executor
-from rdrr._load_options import LoadOptions
+from rdrr._load_options import LoadOptions, RoundedPlace
 from rdrr._memory_limit import refuse_beyond_limit
 from rdrr._opening import DeviceOpening
 from rdrr._tuned import read_profile
@@ -64,11 +64,18 @@ class OpenedBackend:
             self.device.close()
 
 
-def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
+def resolve_hints(
+    package: Package, given: Mapping[str, str], rounded_weights: RoundedPlace = "shared"
+) -> Policy:
     """Return the kernel hints in force, each from the first source that sets it.
 
     The sources are, in this order, the hints given for the run, the user's configuration, and the
     manifest of the package.
+
+    Args:
+        package: The package.
+        given: The hints given for the run.
+        rounded_weights: The option of this name, which no other source sets.
 
     Raises:
         UsageError: A hint or its value is unknown.
@@ -77,13 +84,12 @@ def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
     from rdrr_runtime.compile.choice.hints import resolve
 
     manifest = package.manifest.kernel_hints.model_dump(by_alias=True)
-    return resolve(
-        {
-            "run flag": given,
-            "runtime configuration": configured_hints(),
-            "manifest": {key: manifest[key] for key in HINT_VALUES},
-        }
-    )
+    stated = {
+        "run flag": given,
+        "runtime configuration": configured_hints(),
+        "manifest": {key: manifest[key] for key in HINT_VALUES},
+    }
+    return replace(resolve(stated), keeps_rounded=rounded_weights == "kept")
 
 
 def open_backend(
@@ -228,7 +234,7 @@ def _wgpu(
             ),
         )
 
-    first, *others = placed_policies(package, policy, options)
+    first, *others = table_policies(package, policy, options.layer_inputs)
     try:
         try:
             model, unchecked = load(first)
@@ -262,16 +268,14 @@ def _described(info: AdapterInfo, options: LoadOptions) -> str:
     return f"{where}, because an option is only for GPUs; `backend` cpu runs it in torch"
 
 
-def placed_policies(package: Package, policy: Policy, options: LoadOptions) -> tuple[Policy, ...]:
+def table_policies(package: Package, policy: Policy, place: str) -> tuple[Policy, ...]:
     """Return the policies to try in turn, by where the inputs of each layer are.
 
     Args:
         package: The package.
         policy: Its kernel hints.
-        options: What else is asked for.
+        place: Value of the option `layer_inputs`.
     """
-    place = options.layer_inputs
-    policy = replace(policy, keeps_rounded=options.rounded_weights == "kept")
     on_host = replace(policy, keeps_tables_on_host=True)
     if not package.graph.further_tables or place == "gpu":
         return (policy,)

@@ -42,7 +42,7 @@ def load(
 
         package = open_package(path, follow_links=chosen.follow_links)
         slots = context_of(package, chosen.context)
-        hints = resolve_hints(package, chosen.kernel_hints)
+        hints = resolve_hints(package, chosen.kernel_hints, chosen.rounded_weights)
         opened = open_backend(package, hints, chosen, context=slots, opening=opening)
     return Model(package, opened, chosen)
 

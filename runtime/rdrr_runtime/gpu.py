@@ -98,7 +98,6 @@ class GpuBackend:
         self._arena = DeviceArena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
         self._head: GpuDraftHead | None = None
-        self._keeps_rounded = policy is not None and policy.keeps_rounded
         with ExitStack() as undo:
             undo.callback(self.close)
             plan = Plan(
@@ -167,7 +166,7 @@ class GpuBackend:
     @property
     def info(self) -> BackendInfo:
         """Facts about the backend."""
-        if self._keeps_rounded:  # further weights when batches first need them
+        if self._plan.weights.rows is not None:  # more of them when batches first need them
             self._info = replace(self._info, weights_bytes=self._plan.weights.size)
         return self._info
 
@@ -360,14 +359,15 @@ def _single_sequence(
 def build_ahead(plan: Plan, executor: Executor) -> None:
     """Start to compile the shaders of the passes that a generation runs, in their order.
 
-    They are compiled beside the upload of the weights, behind the shaders of this. A decode pass
-    that runs in one dispatch has a shader of its own, which has been compiled when it was tried.
+    They are compiled beside the upload of the weights, behind those that round weights for them. A
+    decode pass that runs in one dispatch has a shader of its own, which has been compiled when it
+    was tried.
     """
     first, *others = (spec for spec in plan.loaded if spec != DECODE)
     decode = () if isinstance(executor, PersistentExecutor) else (DECODE,)
     phases = [phase for spec in (first, *decode, *others) for phase in plan.lowered(spec).phases]
-    kernels = [as_dispatch(phase).kernel for phase in phases]
-    executor.device.build_ahead([*plan.weights.kernels(), *kernels])
+    rounding = () if plan.weights.rows is None else plan.weights.rows.kernels
+    executor.device.build_ahead((*rounding, *(as_dispatch(phase).kernel for phase in phases)))
 
 
 def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:

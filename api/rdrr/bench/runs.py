@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,9 +118,7 @@ def load(package: Package, device: Device, work: Workload, options: LoadedAs) ->
         context=context_of(package, min(longest, work.context)),
         kv_dtype=options.kv_dtype,
         device=device,
-        policy=replace(
-            resolve_hints(package, options.hints), keeps_rounded=options.rounded_weights == "kept"
-        ),
+        policy=resolve_hints(package, options.hints, options.rounded_weights),
         fused=options.fused,
         tuning=stored.tuning,
         persistence=persistence(

@@ -51,14 +51,14 @@ def explain(
     from rdrr_manifests.package import open_package
 
     from rdrr import _explanation
-    from rdrr._backends import placed_policies, resolve_hints
+    from rdrr._backends import resolve_hints, table_policies
     from rdrr._load import context_of
 
     package = open_package(path, follow_links=load.follow_links, bare=True)
-    hints = resolve_hints(package, load.kernel_hints)
+    hints = resolve_hints(package, load.kernel_hints, load.rounded_weights)
     explanation = _explanation.explain(
         package,
-        placed_policies(package, hints, load)[0],
+        table_policies(package, hints, load.layer_inputs)[0],
         adapter=capabilities or load.adapter,
         webgpu=load.webgpu,
         kv_dtype=load.kv_dtype,

@@ -60,16 +60,17 @@ def profile(
     from rdrr_manifests.package import open_package
 
     from rdrr import _profile
-    from rdrr._backends import placed_policies, resolve_hints
+    from rdrr._backends import resolve_hints
     from rdrr._load import context_of
 
     _check(trace)
     package = open_package(path, follow_links=load.follow_links)
-    hints, context = resolve_hints(package, load.kernel_hints), context_of(package, load.context)
+    policy = resolve_hints(package, load.kernel_hints, load.rounded_weights)
+    context = context_of(package, load.context)
     with status("loading and measuring the model", hidden=json):
         measured = _profile.measure(
             package,
-            placed_policies(package, hints, load)[0],
+            policy,
             adapter=load.adapter,
             webgpu=load.webgpu,
             kv_dtype=load.kv_dtype,

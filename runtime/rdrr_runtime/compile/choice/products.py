@@ -174,10 +174,11 @@ def _one_row(*, int8: bool) -> Refusal:
 def _small_batch(product: Product) -> str | None:
     weights, rounded = product.weights, [weight for weight in product.weights if is_rounded(weight)]
     if len(weights) > 1 or product.gate:
-        sizes, most = [whole_bytes(weight) for weight in rounded], product.shared_bytes
-        # Rows with memory of their own are bound matrix by matrix, each of them whole.
-        size = max(sizes, default=0) if most is None else sum(sizes)
-        most = product.ctx.capabilities.max_binding if most is None else most
+        sizes = [whole_bytes(weight) for weight in rounded]
+        if product.shared_bytes is None:  # each has memory of its own, and is bound as a whole
+            size, most = max(sizes, default=0), product.ctx.capabilities.max_binding
+        else:
+            size, most = sum(sizes), product.shared_bytes
         if size > most:
             return f"its matrices take {size} bytes as rows of Q8_0, and there are {most} for them"
     if not any(weight.form.values for weight in rounded) or len(rounded) == len(weights):

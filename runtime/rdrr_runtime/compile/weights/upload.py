@@ -224,13 +224,12 @@ class Weights:
             self.rows.fill()
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """Return the kernels that `fill` runs, those of `rows` for what was asked for so far."""
+        """Return the kernels that `fill` runs for the types of the matrices."""
         matrices = (*self.matrices.values(), *self.stacks.values())
         kinds = {
             (matrix.dtype, matrix.form): matrix for matrix in matrices if not matrix.form.values
         }
-        rounding = () if self.rows is None else self.rows.kernels
-        return (*map(repack_kernel, kinds.values()), *rounding)
+        return tuple(repack_kernel(matrix) for matrix in kinds.values())
 
     @property
     def size(self) -> int:
@@ -267,8 +266,16 @@ def allocate_weights(
     """
     is_dry_run = isinstance(arena, DryRunArena)
     dry_run = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.capabilities)
+    rows = KeptRows(arena) if preferences.policy.keeps_rounded else None
+    if beside is not None:
+        rows = beside.rows
     planned = Weights(
-        package, dry_run.pool("weights", 0), dry_run.pool("vectors", 0), dry_run.pool("joined", 0)
+        package,
+        dry_run.pool("weights", 0),
+        dry_run.pool("vectors", 0),
+        dry_run.pool("joined", 0),
+        rows=rows,
+        borrows_rows=beside is not None,
     )
     graph, scales = padded.graph, padded.scales
     held = {} if beside is None else beside.matrices
@@ -277,18 +284,16 @@ def allocate_weights(
     downs = down_projections(graph) if preferences.joins_feed_forwards else frozenset()
     loader = _Loader(planned, package, preferences, scales, held, left_out, downs)
     _load(loader, graph)
-    rows = KeptRows(arena) if preferences.policy.keeps_rounded else None
-    lent = None if beside is None else beside.rows
     if is_dry_run:
-        return replace(planned, rows=lent or rows, borrows_rows=lent is not None)
+        return planned
     others = planned.others.size
     weights = Weights(
         package,
         arena.pool("weights", planned.blocks.size),
         arena.pool("vectors", others),
         arena.pool("joined", min(others, MOST_JOINED)),
-        rows=lent or rows,
-        borrows_rows=lent is not None,
+        rows=rows,
+        borrows_rows=beside is not None,
     )
     _load(replace(loader, weights=weights), graph)
     return weights

@@ -226,20 +226,18 @@ def matvec(
         factors_first=None if output.factors is None else output.factors.first,
         **source.fields,
     )
-    buffers = {**_operands(source, output), **bound.buffers}
-    if output.best is not None:
-        buffers["best"] = output.best.range(0, CANDIDATE_BYTES * items)
+    buffers = {**_operands(source, output, items), **bound.buffers}
     return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
 
 
-def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
+def _operands(source: Input, output: Output, items: int) -> dict[str, BufferSlice]:
     """Return the operands other than the matrices, by the names that the shader declares."""
     operands = {
         "y": output.ys[0] if output.ys else None,
         "down": None if output.down is None else output.down.sums,
         "y_scales": output.scales,
         "bias": output.bias,
-        "best": output.best,
+        "best": None if output.best is None else output.best.range(0, CANDIDATE_BYTES * items),
         "factors": None if output.factors is None else output.factors.values,
         "score": None if output.score is None else output.score.logits,
     }
