@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -85,6 +86,25 @@ class RdrrRunner:
         self.weights_bytes = self._backend.info.weights_bytes
         self.vocab = package.manifest.architecture.vocab_size
         self._last = 3
+
+    @cached_property
+    def bytes_per_token(self) -> int:
+        """The bytes of weights that one token reads.
+
+        These are all weights outside embeddings, an embedding that is also the output head, and of
+        the experts those that a token selects.
+        """
+        from rdrr_manifests.logical import EMBEDDING
+        from rdrr_manifests.package import open_package
+
+        manifest = open_package(self.folder).manifest
+        tied, moe = manifest.inference.output.tie_word_embeddings, manifest.moe_config
+        selected = 1.0 if moe is None else moe.num_experts_per_token / moe.num_experts
+        size = 0.0
+        for name, tensor in manifest.tensors.items():
+            if tensor.role != "embedding" or (tied and name == EMBEDDING):
+                size += tensor.size * (selected if tensor.role == "expert" else 1.0)
+        return round(size)
 
     def prefill(self, ids: Sequence[int]) -> float:
         """See `Runner.prefill`; the time includes reading back the first new token."""

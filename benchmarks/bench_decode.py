@@ -79,6 +79,7 @@ def open_rdrr(
     from rdrr._webgpu import open_device
 
     runners: list[RdrrRunner] = []
+    loaded = LoadedAs(executor=options.executor, rounded_weights=options.rounded_weights)
     implementations = options.webgpu.split(",")
     for implementation in implementations:
         device = open_device(options.adapter, implementation)
@@ -86,7 +87,6 @@ def open_rdrr(
         through = f", {device.info.implementation}" if len(implementations) > 1 else ""
         for layout, folder in packages.items():
             name = f"rdrr, {layout}{through}"
-            loaded = LoadedAs(executor=options.executor, rounded_weights=options.rounded_weights)
             runner = RdrrRunner(name, folder, device, work, loaded)
             stack.callback(runner.close)
             runners.append(runner)
@@ -192,7 +192,7 @@ def measure_batches(runner: RdrrRunner, options: argparse.Namespace) -> dict[str
     sizes = sorted(
         map(int, options.batch.split(",")), reverse=True
     )  # the largest first: its caches serve all
-    weights = bytes_per_token(runner.folder)
+    weights = runner.bytes_per_token
     slot = runner.kv_bytes_per_slot
     for size in sizes:
         run = runner.batch(size, options.prompt, options.prompt + options.tokens)
@@ -222,25 +222,6 @@ def show_batches(name: str, batches: dict[str, dict[str, Any]]) -> None:
         rows.append((size, f"{rate:,.0f}", row["step_ms"], f"{moved:,.1f}", f"{rate / first:.2f}"))
     headings = ("sequences", "tokens/s", "ms per step", "MB per token", "over the smallest batch")
     table(headings, rows)
-
-
-def bytes_per_token(folder: Path) -> int:
-    """Return the bytes of weights that one token reads.
-
-    These are all weights outside embeddings, an embedding that is also the output head, and of the
-    experts those that a token selects.
-    """
-    from rdrr_manifests.logical import EMBEDDING
-    from rdrr_manifests.package import open_package
-
-    manifest = open_package(folder).manifest
-    tied, moe = manifest.inference.output.tie_word_embeddings, manifest.moe_config
-    selected = 1.0 if moe is None else moe.num_experts_per_token / moe.num_experts
-    size = 0.0
-    for name, tensor in manifest.tensors.items():
-        if tensor.role != "embedding" or (tied and name == EMBEDDING):
-            size += tensor.size * (selected if tensor.role == "expert" else 1.0)
-    return round(size)
 
 
 def ratios(rows: dict[str, dict[str, Any]], ours: set[str]) -> dict[str, dict[str, float]]:
@@ -306,7 +287,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     traffic = {}
     for runner in ours:
         rate = rows[runner.name]["decode"].median
-        traffic[runner.name] = round(bytes_per_token(runner.folder) * rate / 1e9, 1)
+        traffic[runner.name] = round(runner.bytes_per_token * rate / 1e9, 1)
         print(f"{runner.name}: decode pass as {runner.decode_pass}")
         print(f"{runner.name}: {traffic[runner.name]:,.0f} GB/s of weights while decoding")
     for name, values in over_peers.items():

@@ -6,7 +6,6 @@ in `rdrr_device.pipelines`, so the counters are exact. The caller decides what r
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from rdrr_device.capabilities import (
     WANTED_FEATURES,
     Capabilities,
 )
+from rdrr_device.fences import WriteFences
 from rdrr_device.handle import DeviceHandle, PassClock
 from rdrr_device.implementations import implementation
 from rdrr_device.implementations.interface import Implementation, WebGpuName
@@ -34,13 +34,6 @@ from rdrr_device.mapped_buffers import MappedBuffers
 from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_device.readback import Fetch, Readback
 from rdrr_device.submission import PassSubmitter, Submitter
-
-FENCE_BYTES = 32 << 20
-"""Bytes of written data after which the device can be waited for."""
-
-IN_FLIGHT_BYTES = 4 * FENCE_BYTES
-"""Most bytes of written data that wgpu holds on the host before the device is waited for. The host
-goes on to copy the newer bytes while the device reads the older ones."""
 
 
 class Device:
@@ -90,8 +83,7 @@ class Device:
         self._recorder = Recorder(self.handle.native)
         self._readback = Readback(self.handle)
         self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)
-        self._unfenced = 0
-        self._fences: deque[Fetch] = deque()
+        self._fences = WriteFences(self.handle, self._readback)
         self._mapped: MappedBuffers | None = None
         self._freed: WeakSet[Any] = WeakSet()
 
@@ -191,14 +183,13 @@ class Device:
         if self._mapped is not None and self._mapped.send(data, target.range(offset, size)):
             self.counters.bytes_written += size
             return
-        if self._unfenced + size > FENCE_BYTES:
-            self._fence()
+        self._fences.make_room(size)
         start = perf_counter()
         with self._errors("writing a buffer"):
             self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
         self.host.write += perf_counter() - start
         self.counters.bytes_written += size
-        self._unfenced += size
+        self._fences.add(size)
 
     @contextmanager
     def mapped_buffers(self, size: int, most: int) -> Iterator[MappedBuffers | None]:
@@ -250,17 +241,6 @@ class Device:
             # submit a small copy and wait for that.
             self._readback.begin(()).collect()
         self._fences.clear()
-        self._unfenced = 0
-
-    def _fence(self) -> None:
-        """Submit what was written since the last fence, and bound what is in flight."""
-        if not self._unfenced:
-            return
-        with self._errors("writing a buffer"):
-            self._fences.append(self._readback.begin(()))
-        self._unfenced = 0
-        if len(self._fences) * FENCE_BYTES >= IN_FLIGHT_BYTES:
-            self._fences.popleft().collect()
 
     def fetch(self, *parts: BufferSlice) -> Fetch:
         """Start copying slices to the host once all work submitted so far is done.

@@ -171,8 +171,8 @@ def test_a_dispatch_beyond_the_workgroup_limit_is_refused() -> None:
 
 def test_large_writes_wait_for_the_oldest_bytes_in_flight_and_not_for_all(bench, monkeypatch):
     device = bench.device
-    monkeypatch.setattr("rdrr_device.device.FENCE_BYTES", 1024)
-    monkeypatch.setattr("rdrr_device.device.IN_FLIGHT_BYTES", 4096)
+    monkeypatch.setattr("rdrr_device.fences.FENCE_BYTES", 1024)
+    monkeypatch.setattr("rdrr_device.fences.IN_FLIGHT_BYTES", 4096)
     log: list[str] = []
     begin, collect = Readback.begin, Fetch.collect
 

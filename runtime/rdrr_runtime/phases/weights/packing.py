@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.device import IN_FLIGHT_BYTES
+from rdrr_device.fences import IN_FLIGHT_BYTES
 from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Geometry, Layout, geometry
