@@ -323,9 +323,13 @@ def test_a_change_that_withholds_nothing_does_not_make_a_pass_give_up(
     assert not caplog.records
 
 
-def _halves(words):
-    """Return the number of passes, the words that the last one has used, and the others."""
-    count, (first, second) = int(words[0]), words[HEAD_WORDS:].reshape(2, -1)
+def _halves(words, size):
+    """Return the number of passes, the words that the last one has used, and the others.
+
+    Behind the second half of `size` words the buffer is filled up.
+    """
+    halves = words[HEAD_WORDS : HEAD_WORDS + 2 * size]
+    count, (first, second) = int(words[0]), halves.reshape(2, size)
     return count, (second, first) if count % 2 == 0 else (first, second)
 
 
@@ -340,7 +344,7 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
         executor.prepare_whole(plan.decode),
         executor.prepare_without(whole, whole.phases[-1:]),
     )
-    words, counts, expected = executor._modules.get(whole).words, [], []
+    module, counts, expected = executor._modules.get(whole), [], []
     try:
         for slot, number in enumerate((0, 1, 0, 1, 1, 0, 0, 1)):
             token = 7 * slot + 5
@@ -351,7 +355,9 @@ def test_different_passes_of_an_executor_take_turns_with_the_words(package, devi
             expected.append(launched.logits([token], slot)[0])
             assert relative_error(result, expected[-1]) < 1e-4
             # One workgroup alone would not notice words that an earlier pass has left.
-            count, (used, other) = _halves(device.read(words).view(np.uint32))
+            count, (used, other) = _halves(
+                device.read(module.words).view(np.uint32), module.linked.words
+            )
             counts.append(count)
             assert (used != EMPTY).mean() > 0.9
             assert (other == EMPTY).all()
