@@ -205,7 +205,7 @@ def _random_phase(rng):
 def test_a_reader_sees_what_it_would_see_in_memory(rng):
     """A word in memory and a word that is handed over each have the number of their writer."""
     handed = 0
-    for _ in range(800):
+    for _ in range(2000):
         phases = [_random_phase(rng) for _ in range(rng.integers(2, 10))]
         slots, words = assign_slots(phases)
         expected, memory, given = np.full((3, max(16, words)), -1)
