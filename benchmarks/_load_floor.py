@@ -111,7 +111,7 @@ def _staging(device: Device, target: BufferSlice, maps: Sequence[Bytes], threads
             del view, copy
             buffer.unmap()
             encoder = gpu.create_command_encoder()
-            encoder.copy_buffer_to_buffer(buffer, 0, target.buffer, target.offset, piece.size)
+            encoder.copy_buffer_to_buffer(buffer, 0, target.buffer.gpu, target.offset, piece.size)
             gpu.queue.submit([encoder.finish()])
             mapped.append((buffer, buffer.map_async("WRITE", 0, PIECE_BYTES)))
         for _, promise in mapped:

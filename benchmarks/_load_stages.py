@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 STAGES = (
-    ("device", "rdrr_device.device", "open_device"),
+    ("device", "rdrr_device.device", "open_adapter"),
     ("package", "rdrr_manifests.package", "open_package"),
     ("allocate", "rdrr_runtime.exec.plan", "allocate_weights"),
     ("upload", "rdrr_runtime.exec.plan", "Plan.upload"),

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from rdrr_format.errors import DeviceError, UsageError
+from rdrr_format.errors import DeviceError, RdrrError, UsageError
 from rdrr_format.extras import import_extra, install_hint
 
 from rdrr._configuration import configured_hints
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.compile.choice.hints import Policy
     from rdrr_runtime.draft_backend import DraftHead
+    from rdrr_runtime.exec.early_plan import EarlyPlan
     from rdrr_runtime.program.player import Player
 
 AnyBackend = TypeVar("AnyBackend", bound="Backend | DraftHead | Player")
@@ -132,9 +133,11 @@ def open_backend(
         raise UsageError("`executor` is only for GPUs, and the backend is cpu", found="persistent")
     device: Device | None = None
     missing: DeviceError | None = None
+    early: EarlyPlan | None = None
     if backend != "cpu":
         opening = opening or DeviceOpening(options)
         import_module("rdrr_runtime.gpu")  # while the device is opened
+        early = _planned_early(package, policy, options, context, opening)
         try:
             device = opening.take()
         except DeviceError as error:
@@ -144,7 +147,7 @@ def open_backend(
             missing = error
     if device is None:
         return _cpu(package, policy, options, context, missing)
-    return _wgpu(package, policy, device, options, context)
+    return _wgpu(package, policy, device, options, context, early)
 
 
 def open_beside(package: Package, beside: OpenedBackend) -> Backend:
@@ -197,12 +200,44 @@ def load_checked(
     return backend, unchecked
 
 
+def _planned_early(
+    package: Package,
+    policy: Policy,
+    options: LoadOptions,
+    context: int,
+    opening: DeviceOpening,
+) -> EarlyPlan | None:
+    """Return the plan for the device that is being opened; None if it has to be made afterwards."""
+    adapter = opening.adapter()
+    policy = table_policies(package, policy, options.layer_inputs)[0]
+    # Tables on the host may be read from the shards, which are not being checked yet.
+    if adapter is None or policy.keeps_tables_on_host:
+        return None
+    from rdrr_runtime.exec.early_plan import EarlyPlan
+
+    try:
+        early = EarlyPlan.make(
+            package,
+            adapter.capabilities,
+            policy,
+            context=context,
+            kv_dtype=options.kv_dtype,
+            tuning=read_profile(adapter).tuning,
+        )
+        opening.build_ahead(early.plan.weights.kernels())
+        early.plan.passes()
+        return early
+    except RdrrError:
+        return None  # it is raised again in the order in which faults are looked for
+
+
 def _wgpu(
     package: Package,
     policy: Policy,
     device: Device,
     options: LoadOptions,
     context: int,
+    early: EarlyPlan | None,
 ) -> OpenedBackend:
     from rdrr_runtime.compile.choice.decision import unhonoured
     from rdrr_runtime.exec.plan import decisions_for
@@ -211,7 +246,7 @@ def _wgpu(
     stored = read_profile(device.info)
     tuning, kv_dtype = stored.tuning, options.kv_dtype
 
-    def load(policy: Policy) -> tuple[GpuBackend, tuple[str, ...]]:
+    def load(policy: Policy, early: EarlyPlan | None) -> tuple[GpuBackend, tuple[str, ...]]:
         # These checks come before any weight is read, because a large model takes long to load.
         if options.strict_hints:
             planned = decisions_for(package, device.capabilities, policy, context, kv_dtype, tuning)
@@ -231,17 +266,18 @@ def _wgpu(
                 persistence=persistence(
                     device, options.executor, tuned_executor(stored, package, kv_dtype)
                 ),
+                early=early,
             ),
         )
 
     first, *others = table_policies(package, policy, options.layer_inputs)
     try:
         try:
-            model, unchecked = load(first)
+            model, unchecked = load(first, early)
         except DeviceError:
             if not others:
                 raise
-            model, unchecked = load(others[0])
+            model, unchecked = load(others[0], None)
     except BaseException:
         device.close()
         raise

@@ -1,11 +1,12 @@
-"""Opening the GPU device of a load in a thread of its own, while the package is opened.
+"""Opening the GPU device of a load in a thread of its own, beside the package.
 
-Drivers take some 0.1 to 0.4 s to open a device, mostly outside of Python.
+Drivers take some 0.1 to 0.4 s to open a device, mostly outside of Python. What it can do is
+known as soon as its adapter is found, so the graph is also lowered meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 from rdrr_format.errors import DeviceError
 
 if TYPE_CHECKING:
+    from rdrr_device.adapters import AdapterInfo
     from rdrr_device.device import Device
+    from rdrr_device.kernels import Kernel
 
     from rdrr._load_options import LoadOptions
 
@@ -28,9 +31,19 @@ class DeviceOpening:
 
     def __init__(self, options: LoadOptions) -> None:
         self._is_taken = False
+        self._kernels: Sequence[Kernel] = ()
         pool = ThreadPoolExecutor(1, "open device")
-        self._opened: Future[Device] = pool.submit(_open, options)
+        self._chosen: Future[AdapterInfo] = pool.submit(_choose, options)
+        self._opened: Future[Device] = pool.submit(self._open)
         pool.shutdown(wait=False)
+
+    def adapter(self) -> AdapterInfo | None:
+        """Wait for the adapter of the device and return it; None if there is none to use."""
+        return None if self._chosen.exception() else self._chosen.result()
+
+    def build_ahead(self, kernels: Sequence[Kernel]) -> None:
+        """Let the device start to compile kernels once it is open, unless it is by now."""
+        self._kernels = kernels
 
     def take(self) -> Device:
         """Wait for the device and return it; from then on the caller closes it.
@@ -47,6 +60,13 @@ class DeviceOpening:
         if not self._is_taken and self._opened.exception() is None:
             self._opened.result().close()
 
+    def _open(self) -> Device:
+        from rdrr_device.device import open_adapter
+
+        device = open_adapter(self._chosen.result())
+        device.build_ahead(self._kernels)
+        return device
+
 
 @contextmanager
 def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
@@ -62,13 +82,14 @@ def opening_device(options: LoadOptions) -> Iterator[DeviceOpening | None]:
         yield opening
 
 
-def _open(options: LoadOptions) -> Device:
+def _choose(options: LoadOptions) -> AdapterInfo:
     from rdrr_device.adapters import DRIVER_HINT, NO_ADAPTER_HINT
 
-    from rdrr._webgpu import open_device
+    from rdrr._webgpu import choose_adapter
 
+    hardware_only = _may_fall_back(options)
     try:
-        return open_device(options.adapter, options.webgpu, hardware_only=_may_fall_back(options))
+        return choose_adapter(options.adapter, options.webgpu, hardware_only=hardware_only)
     except DeviceError as error:
         if error.hint == DRIVER_HINT:
             error.hint = NO_ADAPTER_HINT

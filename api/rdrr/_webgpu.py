@@ -105,10 +105,10 @@ def preferred(info: AdapterInfo) -> WebGpuDecision:
     return compared.decision
 
 
-def open_device(
+def choose_adapter(
     adapter: str | None, choice: WebGpuChoice = "auto", *, hardware_only: bool = False
-) -> Device:
-    """Open a device through the implementation that the option `webgpu` means.
+) -> AdapterInfo:
+    """Return the adapter to use, found by the implementation that the option `webgpu` means.
 
     Args:
         adapter: Part of an adapter's name; the best adapter when None.
@@ -116,13 +116,24 @@ def open_device(
         hardware_only: Refuse a software adapter.
 
     Raises:
+        DeviceError: There is no adapter, or none matches.
+        UsageError: The implementation is not installed.
+    """
+    from rdrr_device.adapters import choose
+
+    return choose(decide(choice, adapter).name, adapter, hardware_only=hardware_only)
+
+
+def open_device(adapter: str | None, choice: WebGpuChoice = "auto") -> Device:
+    """Open a device on the adapter of `choose_adapter`.
+
+    Raises:
         DeviceError: There is no adapter, none matches, or the adapter does not open a device.
         UsageError: The implementation is not installed.
     """
     from rdrr_device import device
 
-    name = decide(choice, adapter).name
-    return device.open_device(adapter, webgpu=name, hardware_only=hardware_only)
+    return device.open_device(adapter, webgpu=decide(choice, adapter).name)
 
 
 def keep(info: AdapterInfo, compared: Compared) -> Path:

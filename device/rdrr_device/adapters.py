@@ -158,11 +158,18 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
     return adapter
 
 
-def choose(webgpu: WebGpuName, name: str | None = None) -> AdapterInfo:
+def choose(
+    webgpu: WebGpuName, name: str | None = None, *, hardware_only: bool = False
+) -> AdapterInfo:
     """Return the best adapter of an implementation, or the best that matches `name`.
 
+    Args:
+        webgpu: Name of the implementation of WebGPU.
+        name: Part of an adapter's name, backend or driver, in any case.
+        hardware_only: Refuse a software adapter.
+
     Raises:
-        DeviceError: The machine has no adapter, or none that matches `name`.
+        DeviceError: The machine has no adapter, or none that matches.
         UsageError: The implementation is not installed.
     """
     adapters = list_adapters(webgpu)
@@ -171,7 +178,13 @@ def choose(webgpu: WebGpuName, name: str | None = None) -> AdapterInfo:
             "Dawn accepts no adapter of this machine",
             hint="install a newer driver, or use `webgpu` wgpu, which accepts older ones",
         )
-    return choose_adapter(adapters, name)
+    info = choose_adapter(adapters, name)
+    if hardware_only and info.software:
+        raise DeviceError(
+            f"the only adapter, {info.name}, is a software one, which is slower",
+            hint="name it: `backend` wgpu",
+        )
+    return info
 
 
 def names(adapters: Sequence[AdapterInfo]) -> str:

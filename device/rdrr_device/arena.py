@@ -14,6 +14,7 @@ from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.capabilities import Capabilities
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch
+from rdrr_device.late_device import LateDevice
 from rdrr_device.mapped_buffers import MappedBuffers
 
 MORE_BYTES = 1 << 16
@@ -98,30 +99,40 @@ class Arena(ABC):
 
 
 class DeviceArena(Arena):
-    """An arena on a device.
+    """An arena on a device, which may still be being opened.
 
     Args:
         device: Device that creates the buffers.
         label: Prefix of every buffer's label.
+
+    Attributes:
+        late: The same device, for what may wait until it is open.
     """
 
-    def __init__(self, device: Device, label: str = "arena") -> None:
+    def __init__(self, device: Device | LateDevice, label: str = "arena") -> None:
         super().__init__(device.capabilities, label)
-        self.device = device
+        if isinstance(device, Device):
+            device = LateDevice(device.capabilities, device)
+        self.late = device
+
+    @property
+    def device(self) -> Device:
+        """The device, which is open."""
+        return self.late.device
 
     def empty(self, label: str, size: int) -> BufferSlice:
         """See `Arena.empty`."""
-        buffer = self.device.create_buffer(f"{self._label}.{label}", align(max(size, 4), 16))
+        buffer = self.late.create_buffer(f"{self._label}.{label}", align(max(size, 4), 16))
         self._slices.append(BufferSlice(buffer, 0, align(max(size, 4), 4)))
         return self._slices[-1]
 
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """See `Arena.write`."""
-        self.device.write(target, data, offset)
+        self.late.write(target, data, offset)
 
     def pool(self, label: str, total: int) -> Arena:
         """See `Arena.pool`."""
-        pool = _Pool(self.device, f"{self._label}.{label}", total)
+        pool = _Pool(self.late, f"{self._label}.{label}", total)
         self._pools.append(pool)
         return pool
 
@@ -142,7 +153,7 @@ class DeviceArena(Arena):
     def dispose(self) -> None:
         """See `Arena.dispose`."""
         for part in self._slices:
-            self.device.free_buffer(part.buffer)
+            self.late.free_buffer(part.buffer)
         super().dispose()
 
 
@@ -152,7 +163,7 @@ class _Pool(DeviceArena):
     It cuts slices from the start of the newest buffer until the rest is too small for the next one.
     """
 
-    def __init__(self, device: Device, label: str, total: int) -> None:
+    def __init__(self, device: LateDevice, label: str, total: int) -> None:
         super().__init__(device, label)
         self._left = total
         self._free = BufferSlice(None, 0, 0)
@@ -166,7 +177,7 @@ class _Pool(DeviceArena):
             more = MORE_BYTES if self._left <= 0 else 0
             page = max(min(max(self._left, more), self.max_binding), needed)
             name = f"{self._label}.{len(self._slices)}"
-            self._free = BufferSlice(self.device.create_buffer(name, page), 0, page)
+            self._free = BufferSlice(self.late.create_buffer(name, page), 0, page)
             self._slices.append(self._free)
         part = self._free.range(0, align(max(size, 4), 4))
         self._free = self._free.range(needed, self._free.size - needed)

@@ -45,12 +45,27 @@ def align(size: int, to: int = OFFSET_ALIGNMENT) -> int:
     return -(-size // to) * to
 
 
-@dataclass(frozen=True)
-class BufferSlice:
-    """A range of a GPU buffer.
+@dataclass(eq=False)
+class Buffer:
+    """A storage buffer.
 
     Attributes:
-        buffer: The `GPUBuffer`.
+        label: Name of the buffer.
+        size: Bytes.
+        gpu: The `GPUBuffer`; None before its device is open, and once it has been freed.
+    """
+
+    label: str
+    size: int
+    gpu: Any = None
+
+
+@dataclass(frozen=True)
+class BufferSlice:
+    """A range of a buffer.
+
+    Attributes:
+        buffer: The `Buffer`, or what stands in for it.
         offset: First byte, a multiple of `OFFSET_ALIGNMENT` when bound to a kernel.
         size: Bytes, a multiple of 4.
     """
@@ -94,7 +109,7 @@ def bind_group_entries(buffers: Sequence[BufferSlice]) -> list[dict[str, Any]]:
     return [
         {
             "binding": index,
-            "resource": {"buffer": part.buffer, "offset": part.offset, "size": part.size},
+            "resource": {"buffer": part.buffer.gpu, "offset": part.offset, "size": part.size},
         }
         for index, part in enumerate(buffers)
     ]

@@ -33,6 +33,8 @@ def copy_slices(
         for source, target in pairs:
             between = [source, target] if scratch is None else [source, scratch, target]
             for x, y in pairwise(between):
-                encoder.copy_buffer_to_buffer(x.buffer, x.offset, y.buffer, y.offset, source.size)
+                encoder.copy_buffer_to_buffer(
+                    x.buffer.gpu, x.offset, y.buffer.gpu, y.offset, source.size
+                )
         device.wgpu.queue.submit([encoder.finish()])
     device.counters.submits += 1

@@ -11,14 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.adapters import AdapterInfo, choose
-from rdrr_device.buffers import BufferSlice, BufferUsage
+from rdrr_device.buffers import Buffer, BufferSlice, BufferUsage
 from rdrr_device.capabilities import (
     DEFAULT_LIMITS,
     MATRIX_FEATURE,
@@ -85,7 +84,6 @@ class Device:
         self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)
         self._fences = WriteFences(self.handle, self._readback)
         self._mapped: MappedBuffers | None = None
-        self._freed: WeakSet[Any] = WeakSet()
 
     @property
     def timer(self) -> PassClock | None:
@@ -119,8 +117,8 @@ class Device:
         raw = self.handle.native
         return raw.timestamp_period(self.wgpu) if raw is not None else 1.0
 
-    def create_buffer(self, label: str, size: int) -> Any:
-        """Create a zeroed `GPUBuffer` of `size` bytes for storage and copies.
+    def create_buffer(self, label: str, size: int) -> Buffer:
+        """Create a zeroed buffer of `size` bytes for storage and copies.
 
         Raises:
             DeviceError: The buffer is larger than `max_binding`, or memory is exhausted.
@@ -135,17 +133,17 @@ class Device:
         self.memory.check(label, size)
         usage = BufferUsage.STORAGE | BufferUsage.COPY_DST | BufferUsage.COPY_SRC
         with self._errors(f"creating buffer {label}"):
-            buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
+            gpu = self.wgpu.create_buffer(label=label, size=size, usage=usage)
         self.counters.buffer_creates += 1
         self.memory.add(size)
-        return buffer
+        return Buffer(label, size, gpu)
 
-    def free_buffer(self, buffer: Any) -> None:
+    def free_buffer(self, buffer: Buffer) -> None:
         """Free a buffer immediately; using it afterwards is an error."""
-        if buffer not in self._freed:
+        if buffer.gpu is not None:
             self.memory.add(-buffer.size)
-        self._freed.add(buffer)
-        buffer.destroy()
+            buffer.gpu.destroy()
+            buffer.gpu = None
 
     def check_alive(self, part: BufferSlice) -> None:
         """Check that the buffer of a slice has not been freed.
@@ -154,7 +152,7 @@ class Device:
             DeviceError: The buffer has been freed.
         """
         # wgpu-native aborts the process when work on a freed buffer is submitted.
-        if part.buffer in self._freed:
+        if part.buffer.gpu is None:
             raise DeviceError("the buffer has been freed", where=part.buffer.label)
 
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
@@ -186,7 +184,7 @@ class Device:
         self._fences.make_room(size)
         start = perf_counter()
         with self._errors("writing a buffer"):
-            self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
+            self.wgpu.queue.write_buffer(target.buffer.gpu, target.offset + offset, data)
         self.host.write += perf_counter() - start
         self.counters.bytes_written += size
         self._fences.add(size)
@@ -230,7 +228,7 @@ class Device:
         self._flush_mapped()
         with self._errors("clearing a buffer"):
             encoder = self.wgpu.create_command_encoder(label="clear")
-            encoder.clear_buffer(target.buffer, target.offset, target.size)
+            encoder.clear_buffer(target.buffer.gpu, target.offset, target.size)
             self.wgpu.queue.submit([encoder.finish()])
         self.counters.submits += 1
 
@@ -342,7 +340,6 @@ def open_device(
     webgpu: WebGpuName = "wgpu",
     without: frozenset[str] = frozenset(),
     limits: Mapping[str, int] | None = None,
-    hardware_only: bool = False,
 ) -> Device:
     """Open a device on the best adapter, or on one whose name contains `adapter`.
 
@@ -352,19 +349,12 @@ def open_device(
         without: Features that stay disabled even if supported, so that tests reach generic paths.
         limits: Limits to request instead of the adapter's own, by name with dashes, so that tests
             can imitate a less capable adapter.
-        hardware_only: Refuse a software adapter.
 
     Raises:
         DeviceError: There is no adapter, none matches, or the adapter does not open a device.
         UsageError: The implementation is not installed.
     """
-    info = choose(webgpu, adapter)
-    if hardware_only and info.software:
-        raise DeviceError(
-            f"the only adapter, {info.name}, is a software one, which is slower",
-            hint="name it: `backend` wgpu",
-        )
-    return open_adapter(info, without=without, limits=limits)
+    return open_adapter(choose(webgpu, adapter), without=without, limits=limits)
 
 
 def open_adapter(

@@ -153,7 +153,7 @@ class MappedBuffers:
                 source.is_mapped = False
             for offset, target in source.copies:
                 encoder.copy_buffer_to_buffer(
-                    source.buffer, offset, target.buffer, target.offset, target.size
+                    source.buffer, offset, target.buffer.gpu, target.offset, target.size
                 )
             source.copies.clear()
         self._device.wgpu.queue.submit([encoder.finish()])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from rdrr_device.buffers import COMPUTE_STAGE, BufferSlice, BufferUsage, bind_group_entries
+from rdrr_device.buffers import COMPUTE_STAGE, Buffer, BufferSlice, BufferUsage, bind_group_entries
 from rdrr_device.counters import Counters
 from rdrr_device.implementations.interface import Implementation, Launch, RawCalls
 from rdrr_device.kernels import Dispatch, Kernel, Work
@@ -142,7 +142,7 @@ class Pipelines:
         self._built.clear()
         self._modules.clear()
         for constants in self._constants.values():
-            constants.buffer.destroy()
+            constants.buffer.gpu.destroy()
         self._constants.clear()
 
     def _shared(self, kernel: Kernel) -> SharedKernel:
@@ -153,9 +153,10 @@ class Pipelines:
     def _uniform(self, constants: bytes) -> BufferSlice:
         """Return a uniform buffer with these contents, which equal constants share."""
         if constants not in self._constants:
-            buffer = self._gpu.create_buffer_with_data(
+            gpu = self._gpu.create_buffer_with_data(
                 label="constants", data=constants, usage=BufferUsage.UNIFORM
             )
+            buffer = Buffer("constants", len(constants), gpu)
             self._constants[constants] = BufferSlice(buffer, 0, len(constants))
         return self._constants[constants]
 

@@ -100,7 +100,7 @@ class Readback:
         encoder = gpu.create_command_encoder(label="read")
         at = 0
         for part in parts:
-            encoder.copy_buffer_to_buffer(part.buffer, part.offset, staging, at, part.size)
+            encoder.copy_buffer_to_buffer(part.buffer.gpu, part.offset, staging, at, part.size)
             at += part.size
         if not parts:
             # Mapping the buffer waits for this submission only if it uses the buffer.

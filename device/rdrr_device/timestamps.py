@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
-from rdrr_device.buffers import BufferSlice, BufferUsage
+from rdrr_device.buffers import Buffer, BufferSlice, BufferUsage
 from rdrr_device.device import Device
 from rdrr_device.pipelines import BoundDispatch
 
@@ -91,7 +91,7 @@ class Timer:
         self._device = device
         self._tick = tick_seconds(device)
         self._sets: list[Any] = []
-        self._resolved: Any = None
+        self._resolved = Buffer("timestamps", 0)
         self._origin: int | None = None
 
     def run(self, passes: Sequence[Sequence[BoundDispatch]], rows: int) -> Timed:
@@ -124,7 +124,7 @@ class Timer:
         for which in range(-(-count // QUERIES)):
             first = which * QUERIES
             part = min(QUERIES, count - first)
-            encoder.resolve_query_set(self._sets[which], 0, part, self._resolved, 8 * first)
+            encoder.resolve_query_set(self._sets[which], 0, part, self._resolved.gpu, 8 * first)
         gpu.queue.submit([encoder.finish()])
         self._device.counters.submits += 1
         submitted = perf_counter()
@@ -138,11 +138,11 @@ class Timer:
         gpu, sets = self._device.wgpu, -(-2 * passes // QUERIES)
         while len(self._sets) < sets:
             self._sets.append(gpu.create_query_set(type="timestamp", count=QUERIES))
-        if self._resolved is None or self._resolved.size < 8 * QUERIES * sets:
+        size = 8 * QUERIES * sets
+        if self._resolved.size < size:
             usage = BufferUsage.QUERY_RESOLVE | BufferUsage.COPY_SRC
-            self._resolved = gpu.create_buffer(
-                label="timestamps", size=8 * QUERIES * sets, usage=usage
-            )
+            resolved = gpu.create_buffer(label="timestamps", size=size, usage=usage)
+            self._resolved = Buffer("timestamps", size, resolved)
             self._device.counters.buffer_creates += 1
 
     def _in_seconds(self, ticks: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -60,7 +60,7 @@ class UploadBuffer:
         with device.implementation.errors(f"sending through {self._label}"):
             self._fill(parts, size)
             encoder = device.wgpu.create_command_encoder(label=self._label)
-            encoder.copy_buffer_to_buffer(self._buffer, 0, target.buffer, target.offset, size)
+            encoder.copy_buffer_to_buffer(self._buffer, 0, target.buffer.gpu, target.offset, size)
             device.wgpu.queue.submit([encoder.finish()])
         device.host.write += perf_counter() - start
         device.counters.bytes_written += size

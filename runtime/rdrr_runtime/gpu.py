@@ -22,6 +22,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.exec.early_plan import EarlyPlan
 from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.persistent.choice import Persistence, chosen_executor
 from rdrr_runtime.exec.persistent.executor import PersistentExecutor
@@ -73,6 +74,8 @@ class GpuBackend:
         executor: Makes the executor that runs the passes on the device.
         persistence: How to run the decode pass in one dispatch, if the device can; None to launch
             each phase by itself.
+        early: The plan of the same package, context, policy and so on, which is used if the device
+            has the capabilities that it was made for.
 
     Raises:
         DeviceError: There is no adapter, or too little memory.
@@ -91,26 +94,33 @@ class GpuBackend:
         tuning: Tuning | None = None,
         executor: Callable[[Device], Executor] = DispatchExecutor,
         persistence: Persistence | None = None,
+        early: EarlyPlan | None = None,
     ) -> None:
         KvCache.plan(package.graph, context, kv_dtype)
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
-        self._arena = DeviceArena(self.device, package.manifest.model_id)
+        if early is not None and early.plan.capabilities != self.device.capabilities:
+            early = None
+        self._arena = early.arena if early else DeviceArena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
         self._head: GpuDraftHead | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
-            plan = Plan(
-                package,
-                self._arena,
-                policy or Policy(),
-                context=context,
-                kv_dtype=kv_dtype,
-                fused=fused,
-                tuning=tuning,
-                upload=False,
-            )
+            if early:
+                plan = early.plan
+            else:
+                plan = Plan(
+                    package,
+                    self._arena,
+                    policy or Policy(),
+                    context=context,
+                    kv_dtype=kv_dtype,
+                    fused=fused,
+                    tuning=tuning,
+                    upload=False,
+                )
             self.device.build_ahead(plan.weights.kernels())
+            self._arena.late.opened(self.device)
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor

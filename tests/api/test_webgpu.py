@@ -13,7 +13,7 @@ from rdrr._tune import compare_webgpu
 from rdrr._tuned import profile_path
 from rdrr._webgpu import Compared, decide, keep, preferred
 from rdrr.bench import speed
-from rdrr_device import adapters, device, implementations
+from rdrr_device import adapters, implementations
 from rdrr_device.adapters import AdapterInfo, list_adapters
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.extras import install_hint
@@ -92,11 +92,13 @@ def test_the_device_of_a_model_is_opened_through_the_chosen_one(
     del installed
     asked = []
 
-    def refusing(adapter, *, webgpu, hardware_only):
+    def refusing(webgpu, adapter, *, hardware_only=None):
+        if hardware_only is None:  # only to look up what is kept for the adapter
+            return info
         asked.append((adapter, webgpu, hardware_only))
         raise DeviceError("refused")
 
-    monkeypatch.setattr(device, "open_device", refusing)
+    monkeypatch.setattr(adapters, "choose", refusing)
     for options in ({"webgpu": "dawn"}, {"webgpu": "wgpu", "backend": "wgpu"}):
         with pytest.raises(DeviceError, match="refused"):  # no torch instead of what was named
             front.load(shallow_package, **options)

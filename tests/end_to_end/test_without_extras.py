@@ -104,7 +104,7 @@ def without_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
 
-    monkeypatch.setattr("rdrr_device.device.open_device", refuse)
+    monkeypatch.setattr("rdrr_device.adapters.choose", refuse)
 
 
 @pytest.mark.usefixtures("hidden")

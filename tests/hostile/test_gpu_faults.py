@@ -27,13 +27,13 @@ CONTEXT, TOKENS = 64, 6
 def opened(monkeypatch) -> list[Device]:
     """Collect the devices that are opened during the test."""
     devices: list[Device] = []
-    real = device_module.open_device
+    real = device_module.open_adapter
 
     def remembering(*arguments, **options):
         devices.append(real(*arguments, **options))
         return devices[-1]
 
-    monkeypatch.setattr(device_module, "open_device", remembering)
+    monkeypatch.setattr(device_module, "open_adapter", remembering)
     return devices
 
 
@@ -266,5 +266,5 @@ def test_a_device_that_is_not_lost_says_what_failed():
 def copy_onto_itself(device: Device, buffer: BufferSlice) -> None:
     with device.implementation.errors("copying"):
         encoder = device.wgpu.create_command_encoder()
-        encoder.copy_buffer_to_buffer(buffer.buffer, 0, buffer.buffer, 0, 64)
+        encoder.copy_buffer_to_buffer(buffer.buffer.gpu, 0, buffer.buffer.gpu, 0, 64)
         device.wgpu.queue.submit([encoder.finish()])

@@ -113,7 +113,7 @@ class NativeCalls:
         entries = self._ffi.new("WGPUBindGroupEntry[]", len(buffers))
         for index, part in enumerate(buffers):
             entry = entries[index]
-            entry.binding, entry.buffer = index, part.buffer._internal
+            entry.binding, entry.buffer = index, part.buffer.gpu._internal
             entry.offset, entry.size = part.offset, part.size
         return entries
 

@@ -55,13 +55,13 @@ def test_flipped_bytes_are_refused_by_default(package, rng, backend):
 
 def test_a_refused_load_frees_its_gpu_memory(package, rng, monkeypatch):
     opened = []
-    real = device_module.open_device
+    real = device_module.open_adapter
 
     def remembering(*arguments, **options):
         opened.append(real(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(device_module, "open_device", remembering)
+    monkeypatch.setattr(device_module, "open_adapter", remembering)
     flip(shards(package)[0], rng)
     with pytest.raises(ShardError):
         load(package, backend="wgpu")

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import BufferSlice
+from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.dry_run import DryRunArena
 from rdrr_device.kernels import Kernel
 from rdrr_format.dtypes import DTYPES
@@ -174,41 +175,51 @@ class Weights:
         return isinstance(self.blocks, DryRunArena)
 
     def add_vector(self, load: VectorLoad) -> None:
-        """Upload a vector, and keep it on the host for `concatenated`."""
-        name, shape = load.use.name, load.use.shape
-        data = np.zeros(shape, np.float32) if self.is_dry_run else load.values(self.package)
+        """Allocate a vector."""
+        name = load.use.name
         self.vector_loads[name] = load
-        self.vectors[name] = self.others.upload(name, data)
-        self._host_vectors[name] = data
+        self.vectors[name] = self.others.empty(name, 4 * prod(load.use.shape))
 
     def concatenated(self, names: Sequence[str]) -> BufferSlice:
-        """Return the concatenation of several vectors, uploaded once.
+        """Return the concatenation of several vectors, uploaded once they are.
 
         It is padded to a multiple of 4 elements, so that shaders can bind it as vectors of 4.
         """
         key = tuple(names)
         if key not in self.concatenations:
-            data = np.concatenate([self._host_vectors[name].ravel() for name in names])
-            padded = np.pad(data, (0, -len(data) % 4))
-            self.concatenations[key] = self.joined.upload("+".join(names), padded)
+            size = sum(self.vectors[name].size for name in names)
+            self.concatenations[key] = self.joined.empty("+".join(names), align(size, 16))
+            if self._is_filled:
+                self._concatenate(key)
         return self.concatenations[key]
+
+    def _concatenate(self, names: tuple[str, ...]) -> None:
+        data = np.concatenate([self._host_vectors[name].ravel() for name in names])
+        self.joined.write(self.concatenations[names], np.pad(data, (0, -len(data) % 4)))
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
         """Return the concatenated matrices of all experts."""
         return self.stacks[uses[0].name]
 
     def fill(self) -> None:
-        """Upload the matrices, once; the vectors have been uploaded before.
+        """Upload the vectors and the matrices, once.
 
         Raises:
             ShardError: Bytes of a tensor are missing.
             FormatError: The values of a tensor that must be expanded do not fit the wider type.
             DeviceError: The device is lost.
         """
-        if self._is_filled or self.is_dry_run or not self.matrix_loads:
+        if self._is_filled or self.is_dry_run:
             return
         self._is_filled = True
         package = self.package
+        for name, vector in self.vector_loads.items():
+            data = self._host_vectors[name] = vector.values(package)
+            self.others.write(self.vectors[name], data)
+        for names in self.concatenations:
+            self._concatenate(names)
+        if not self.matrix_loads:
+            return
         reads = (read for load in self.matrix_loads for read in load.reads(package))
         size = sum(load.size(package) for load in self.matrix_loads)
         mapped = self.blocks.mapped_buffers(CHUNK_BYTES, MAPPED_BUFFERS)
@@ -249,9 +260,9 @@ def allocate_weights(
     preferences: Preferences,
     beside: Weights | None = None,
 ) -> Weights:
-    """Allocate every matrix that the graph reads and upload every vector.
+    """Allocate every matrix and every vector that the graph reads.
 
-    Phases can refer to the matrices before `Weights.fill` has uploaded them.
+    Phases can refer to them before `Weights.fill` has uploaded them.
 
     Args:
         arena: Owner of the buffers; in a `DryRunArena` no bytes are read or written.

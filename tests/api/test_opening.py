@@ -1,0 +1,156 @@
+"""A package is lowered while its device is being opened, and loads as it would afterwards."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Event, current_thread
+
+import pytest
+import rdrr as front
+from rdrr import _backends
+from rdrr_device import adapters
+from rdrr_device import device as device_module
+from rdrr_device.device import Device, open_device
+from rdrr_format.errors import DeviceError, FormatError
+from rdrr_runtime.compile.choice.hints import Policy
+from rdrr_runtime.exec.early_plan import EarlyPlan
+from rdrr_runtime.exec.plan import Plan
+from support.dawn_device import driver_of_dawn, why_no_dawn
+
+WITHOUT = frozenset({"shader-f16", "subgroup"})
+
+
+@pytest.fixture
+def early_plans(monkeypatch) -> list[EarlyPlan]:
+    """Collect the early plans of the models that are loaded."""
+    plans: list[EarlyPlan] = []
+    real = EarlyPlan.make
+
+    def remembering(*arguments, **options):
+        plans.append(real(*arguments, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(EarlyPlan, "make", remembering)
+    return plans
+
+
+def _results(folder, **options):
+    with front.load(folder, context=64, backend="wgpu", **options) as model:
+        text = model.generate("And it came to pass", max_tokens=4, temperature=0).read()
+        return text, model.info.decisions, model.reason
+
+
+def _results_without_early_plan(folder):
+    def refuse(*_, **__):
+        raise DeviceError("not now")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EarlyPlan, "make", refuse)
+        return _results(folder)
+
+
+def _opens(monkeypatch, step, **wishes) -> None:
+    """Let each device be opened after a step, with the wishes of `open_adapter`."""
+    real = device_module.open_adapter
+
+    def opening(info):
+        step()
+        return real(info, **wishes)
+
+    monkeypatch.setattr(device_module, "open_adapter", opening)
+
+
+def test_a_package_is_lowered_while_its_device_is_being_opened(
+    shallow_package, monkeypatch, early_plans
+):
+    expected = _results_without_early_plan(shallow_package)
+    is_lowered, waited, compiled = Event(), [], []
+    real_passes, real_build = Plan.passes, Device.build_ahead
+
+    def passes(plan, *specs):
+        lowered = real_passes(plan, *specs)
+        is_lowered.set()
+        return lowered
+
+    def build_ahead(device, kernels):
+        compiled.append((current_thread().name, kernels))
+        real_build(device, kernels)
+
+    monkeypatch.setattr(Plan, "passes", passes)
+    monkeypatch.setattr(Device, "build_ahead", build_ahead)
+    _opens(monkeypatch, lambda: waited.append(is_lowered.wait(timeout=60)))
+    assert _results(shallow_package) == expected
+    assert waited == [True]
+    thread, kernels = compiled[0]  # what fills the matrices is compiled as soon as possible
+    assert thread.startswith("open device")
+    assert kernels == early_plans[0].plan.weights.kernels() != ()
+
+
+def test_a_device_that_can_do_other_things_than_its_adapter_says_has_a_plan_of_its_own(
+    shallow_package, monkeypatch, early_plans
+):
+    usual = _results(shallow_package)
+    _opens(monkeypatch, lambda: None, without=WITHOUT)
+    others = _results(shallow_package)
+    assert others[1] == _results_without_early_plan(shallow_package)[1] != usual[1]
+    assert [early.plan.decisions() for early in early_plans] == 2 * [usual[1]]
+
+
+@pytest.mark.parametrize("has_fault", [False, True])
+def test_a_device_that_does_not_open_is_reported_before_what_is_wrong_with_the_plan(
+    shallow_package, monkeypatch, has_fault
+):
+    def refuse(*_, **__):
+        raise DeviceError("the adapter does not open a device")
+
+    if has_fault:
+        _plans_are_refused(monkeypatch)
+        with pytest.raises(FormatError, match="no kernel"):  # the control
+            _results(shallow_package)
+    _opens(monkeypatch, refuse)
+    with pytest.raises(DeviceError, match="does not open a device"):
+        _results(shallow_package)
+    monkeypatch.setattr(adapters, "choose", refuse)
+    with front.load(shallow_package, context=64) as model:
+        assert "backend cpu (torch): the adapter does not open a device" in model.reason
+
+
+def _plans_are_refused(monkeypatch) -> None:
+    def refuse(*_, **__):
+        raise FormatError("no kernel can read a matrix")
+
+    monkeypatch.setattr(Plan, "__init__", refuse)
+
+
+def test_models_that_are_loaded_at_once_in_threads_have_plans_of_their_own(
+    shallow_package, monkeypatch, early_plans
+):
+    expected = _results_without_early_plan(shallow_package)
+    # Listed once: wgpu aborts if OpenGL's adapters are dropped in several threads at once.
+    listed = adapters.list_adapters()
+    monkeypatch.setattr(adapters, "list_adapters", lambda _: listed)
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(_results, 3 * [shallow_package])] == 3 * [expected]
+    assert len({id(early.plan) for early in early_plans}) == 3
+
+
+def test_a_plan_that_reads_tables_on_the_host_is_made_once_shards_are_being_checked(
+    shallow_package, monkeypatch, early_plans
+):
+    on_host = Policy(keeps_tables_on_host=True)
+    monkeypatch.setattr(_backends, "table_policies", lambda *_: (on_host,))
+    _results(shallow_package)
+    assert early_plans == []
+
+
+@pytest.mark.thorough
+def test_adapters_of_dawn_say_what_their_devices_can_do(shallow_package, early_plans):
+    why = why_no_dawn()
+    if why is not None:
+        pytest.skip(why)
+    with driver_of_dawn():
+        decisions = _results(shallow_package, webgpu="dawn")[1]
+        with closing(open_device(webgpu="dawn")) as device:
+            assert device.capabilities == device.info.capabilities
+    assert early_plans[0].plan.decisions() == decisions
