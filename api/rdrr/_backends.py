@@ -209,13 +209,15 @@ def _planned_early(
 ) -> EarlyPlan | None:
     """Return the plan for the device that is being opened; None if it has to be made afterwards."""
     adapter = opening.adapter()
-    policy = table_policies(package, policy, options.layer_inputs)[0]
-    # Tables on the host may be read from the shards, which are not being checked yet.
-    if adapter is None or policy.keeps_tables_on_host:
+    if adapter is None:
         return None
     from rdrr_runtime.exec.early_plan import EarlyPlan
 
     try:
+        policy = table_policies(package, policy, options.layer_inputs)[0]
+        # Tables on the host may be read from the shards, which are not being checked yet.
+        if policy.keeps_tables_on_host:
+            return None
         early = EarlyPlan.make(
             package,
             adapter.capabilities,
@@ -270,8 +272,8 @@ def _wgpu(
             ),
         )
 
-    first, *others = table_policies(package, policy, options.layer_inputs)
     try:
+        first, *others = table_policies(package, policy, options.layer_inputs)
         try:
             model, unchecked = load(first, early)
         except DeviceError:

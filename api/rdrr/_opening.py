@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -52,8 +52,9 @@ class DeviceOpening:
             DeviceError: There is no adapter, none matches, or the adapter does not open a device;
                 or the CPU runs the model faster than the only adapter.
         """
-        self._is_taken = True
-        return self._opened.result()
+        device = self._opened.result()
+        self._is_taken = True  # not before: a wait that is interrupted leaves the device to `close`
+        return device
 
     def close(self) -> None:
         """Close the device unless it was taken."""
@@ -64,7 +65,10 @@ class DeviceOpening:
         from rdrr_device.device import open_adapter
 
         device = open_adapter(self._chosen.result())
-        device.build_ahead(self._kernels)
+        with ExitStack() as undo:
+            undo.callback(device.close)
+            device.build_ahead(self._kernels)
+            undo.pop_all()
         return device
 
 

@@ -60,6 +60,6 @@ class LateDevice:
             DeviceError: There is too little memory, or the device is lost.
         """
         self._device = device
-        for step in self._waiting:
-            step(device)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        while waiting:
+            waiting.pop(0)(device)  # what has been written need not stay on the host

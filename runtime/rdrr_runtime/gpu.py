@@ -75,7 +75,7 @@ class GpuBackend:
         persistence: How to run the decode pass in one dispatch, if the device can; None to launch
             each phase by itself.
         early: The plan of the same package, context, policy and so on, which is used if the device
-            has the capabilities that it was made for.
+            has the capabilities that it was made for, and memory for it.
 
     Raises:
         DeviceError: There is no adapter, or too little memory.
@@ -99,15 +99,14 @@ class GpuBackend:
         KvCache.plan(package.graph, context, kv_dtype)
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
-        if early is not None and early.plan.capabilities != self.device.capabilities:
-            early = None
-        self._arena = early.arena if early else DeviceArena(self.device, package.manifest.model_id)
+        self._arena = DeviceArena(self.device, package.manifest.model_id)
         self._batch: GpuBatch | None = None
         self._head: GpuDraftHead | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
-            if early:
-                plan = early.plan
+            plan = early.on(self.device) if early else None
+            if early and plan:
+                self._arena = early.arena
             else:
                 plan = Plan(
                     package,
@@ -119,8 +118,7 @@ class GpuBackend:
                     tuning=tuning,
                     upload=False,
                 )
-            self.device.build_ahead(plan.weights.kernels())
-            self._arena.late.opened(self.device)
+                self.device.build_ahead(plan.weights.kernels())
             self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
             self._plan = plan
             self._new_executor = executor

@@ -9,10 +9,13 @@ from threading import Event, current_thread
 import pytest
 import rdrr as front
 from rdrr import _backends
+from rdrr._load_options import LoadOptions
+from rdrr._opening import DeviceOpening
 from rdrr_device import adapters
 from rdrr_device import device as device_module
 from rdrr_device.device import Device, open_device
-from rdrr_format.errors import DeviceError, FormatError
+from rdrr_format.errors import DeviceError, FormatError, ManifestError
+from rdrr_manifests.package import Package
 from rdrr_runtime.compile.choice.hints import Policy
 from rdrr_runtime.exec.early_plan import EarlyPlan
 from rdrr_runtime.exec.plan import Plan
@@ -114,6 +117,64 @@ def test_a_device_that_does_not_open_is_reported_before_what_is_wrong_with_the_p
     monkeypatch.setattr(adapters, "choose", refuse)
     with front.load(shallow_package, context=64) as model:
         assert "backend cpu (torch): the adapter does not open a device" in model.reason
+
+
+@pytest.fixture
+def closed(monkeypatch) -> list[Device]:
+    """Collect the devices that are closed."""
+    devices: list[Device] = []
+    real = Device.close
+
+    def remembering(device):
+        devices.append(device)
+        real(device)
+
+    monkeypatch.setattr(Device, "close", remembering)
+    return devices
+
+
+def test_an_adapter_that_is_missing_is_reported_before_ops_that_rdrr_lacks(
+    shallow_package, monkeypatch, closed
+):
+    def refuse_ops(_):
+        raise ManifestError("needs ops that this version of rdrr lacks")
+
+    def refuse_adapter(*_, **__):
+        raise DeviceError("no WebGPU adapter on this machine")
+
+    monkeypatch.setattr(Package, "graph", property(refuse_ops))
+    with pytest.raises(ManifestError, match="ops"):  # the control
+        _results(shallow_package)
+    assert len(closed) == 1
+    monkeypatch.setattr(adapters, "choose", refuse_adapter)
+    with pytest.raises(DeviceError, match="no WebGPU adapter"):
+        _results(shallow_package)
+
+
+def test_a_device_is_closed_if_no_thread_can_compile_its_kernels(
+    shallow_package, monkeypatch, closed
+):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Device, "build_ahead", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        _results(shallow_package)
+    assert len(closed) == 1
+
+
+def test_a_device_is_closed_if_the_wait_for_it_is_interrupted(monkeypatch, closed):
+    with closing(DeviceOpening(LoadOptions(backend="wgpu"))) as opening:
+        with monkeypatch.context() as patch:
+            patch.setattr(opening._opened, "result", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                opening.take()
+        assert closed == []
+    assert len(closed) == 1
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _plans_are_refused(monkeypatch) -> None:

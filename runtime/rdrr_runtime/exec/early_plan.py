@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from rdrr_device.arena import DeviceArena
 from rdrr_device.capabilities import Capabilities
+from rdrr_device.device import Device
 from rdrr_device.late_device import LateDevice
 from rdrr_device.tuning import Tuning
+from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.choice.hints import Policy
@@ -54,3 +57,21 @@ class EarlyPlan:
             upload=False,
         )
         return EarlyPlan(plan, arena)
+
+    def on(self, device: Device) -> Plan | None:
+        """Create the buffers on a device and return the plan.
+
+        Returns:
+            None if the device has other capabilities, or too little memory: a plan that is made on
+            it says what is wrong where it asks for the buffer.
+        """
+        if self.plan.capabilities != device.capabilities:
+            return None
+        device.build_ahead(self.plan.weights.kernels())
+        with ExitStack() as undo:
+            undo.callback(self.arena.dispose)
+            with suppress(DeviceError):
+                self.arena.late.opened(device)
+                undo.pop_all()
+                return self.plan
+        return None
