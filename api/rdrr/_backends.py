@@ -147,7 +147,11 @@ def open_backend(
             missing = error
     if device is None:
         return _cpu(package, policy, options, context, missing)
-    return _wgpu(package, policy, device, options, context, early)
+    with ExitStack() as undo:
+        undo.callback(device.close)
+        opened = _wgpu(package, policy, device, options, context, early)
+        undo.pop_all()
+    return opened
 
 
 def open_beside(package: Package, beside: OpenedBackend) -> Backend:
@@ -272,17 +276,13 @@ def _wgpu(
             ),
         )
 
+    first, *others = table_policies(package, policy, options.layer_inputs)
     try:
-        first, *others = table_policies(package, policy, options.layer_inputs)
-        try:
-            model, unchecked = load(first, early)
-        except DeviceError:
-            if not others:
-                raise
-            model, unchecked = load(others[0], None)
-    except BaseException:
-        device.close()
-        raise
+        model, unchecked = load(first, early)
+    except DeviceError:
+        if not others:
+            raise
+        model, unchecked = load(others[0], None)
     reason = f"backend wgpu on {_described(device.info, options)}{stored.remark}"
     return OpenedBackend(
         model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked

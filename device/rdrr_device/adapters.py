@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from rdrr_format.errors import DeviceError
@@ -27,6 +28,9 @@ NO_ADAPTER_HINT = f"{DRIVER_HINT} or use `backend` cpu"
 """The hint for calls that a backend without an adapter can answer too."""
 
 LIST_HINT = "see `rdrr devices`"
+
+_CHOOSING = Lock()
+"""Held until the other adapters are dropped: wgpu aborts if two threads drop OpenGL's at once."""
 
 
 @dataclass(frozen=True)
@@ -172,19 +176,25 @@ def choose(
         DeviceError: The machine has no adapter, or none that matches.
         UsageError: The implementation is not installed.
     """
-    adapters = list_adapters(webgpu)
-    if not adapters and webgpu == "dawn":
-        raise DeviceError(
-            "Dawn accepts no adapter of this machine",
-            hint="install a newer driver, or use `webgpu` wgpu, which accepts older ones",
-        )
-    info = choose_adapter(adapters, name)
+    with _CHOOSING:
+        info = _listed(webgpu, name)
     if hardware_only and info.software:
         raise DeviceError(
             f"the only adapter, {info.name}, is a software one, which is slower",
             hint="name it: `backend` wgpu",
         )
     return info
+
+
+def _listed(webgpu: WebGpuName, name: str | None) -> AdapterInfo:
+    """List the adapters of an implementation, and drop all but the one to use."""
+    adapters = list_adapters(webgpu)
+    if not adapters and webgpu == "dawn":
+        raise DeviceError(
+            "Dawn accepts no adapter of this machine",
+            hint="install a newer driver, or use `webgpu` wgpu, which accepts older ones",
+        )
+    return choose_adapter(adapters, name)
 
 
 def names(adapters: Sequence[AdapterInfo]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Event, current_thread
+from time import sleep
 
 import pytest
 import rdrr as front
@@ -151,6 +153,39 @@ def test_an_adapter_that_is_missing_is_reported_before_ops_that_rdrr_lacks(
         _results(shallow_package)
 
 
+def test_a_device_is_closed_if_what_was_tuned_for_it_cannot_be_read(
+    shallow_package, monkeypatch, closed
+):
+    def refuse(_):
+        raise MemoryError
+
+    # The adapter is not known early, so that only what is read for the device is refused.
+    monkeypatch.setattr(DeviceOpening, "adapter", lambda _: None)
+    monkeypatch.setattr(_backends, "read_profile", refuse)
+    with pytest.raises(MemoryError):
+        _results(shallow_package)
+    assert len(closed) == 1
+
+
+def test_adapters_are_dropped_before_another_thread_lists_them(monkeypatch):
+    class Listed(list):
+        """Adapters that can be referred to weakly."""
+
+    same, earlier, dropped = adapters.list_adapters(), [], []
+
+    def listing(_):
+        dropped.extend(reference() is None for reference in earlier)
+        listed = Listed(same)
+        earlier[:] = [weakref.ref(listed)]
+        sleep(0.01)
+        return listed
+
+    monkeypatch.setattr(adapters, "list_adapters", listing)
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(adapters.choose, 8 * ["wgpu"])] == 8 * [adapters.choose_adapter(same)]
+    assert dropped == 7 * [True]
+
+
 def test_a_device_is_closed_if_no_thread_can_compile_its_kernels(
     shallow_package, monkeypatch, closed
 ):
@@ -185,12 +220,9 @@ def _plans_are_refused(monkeypatch) -> None:
 
 
 def test_models_that_are_loaded_at_once_in_threads_have_plans_of_their_own(
-    shallow_package, monkeypatch, early_plans
+    shallow_package, early_plans
 ):
     expected = _results_without_early_plan(shallow_package)
-    # Listed once: wgpu aborts if OpenGL's adapters are dropped in several threads at once.
-    listed = adapters.list_adapters()
-    monkeypatch.setattr(adapters, "list_adapters", lambda _: listed)
     with ThreadPoolExecutor(3) as pool:
         assert [*pool.map(_results, 3 * [shallow_package])] == 3 * [expected]
     assert len({id(early.plan) for early in early_plans}) == 3
