@@ -18,7 +18,12 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import HandedElement, StoredElement
+from rdrr_runtime.exec.persistent.elements import (
+    CastElement,
+    HandedElement,
+    StoredElement,
+    is_changed_in_place,
+)
 from rdrr_runtime.exec.persistent.handover import SWIZZLED, Slots
 from rdrr_runtime.exec.persistent.linking import link
 from rdrr_runtime.exec.persistent.renaming import Renaming
@@ -118,6 +123,21 @@ def test_accesses_go_to_the_variables_of_the_module():
     index = "buffer_0[at_3_0 + (x_index_3(i) + x_index_3(x_index_3(1u)))]"
     assert index in _text("helper")
     assert "mine.sums.x" in _text("helper")
+
+
+def test_floats_lie_over_words_as_bits():
+    words = CastElement("shared_vec4_u32", "3u", "vec4<f32>", "vec4<u32>")
+    assert words.read("i") == "bitcast<vec4<f32>>(shared_vec4_u32[3u + (i)])"
+    assert words.write("i", "v") == "shared_vec4_u32[3u + (i)] = bitcast<vec4<u32>>(v)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [("sums[t] += 1.0;", True), ("sums[t].x = 1.0;", True), ("sums[t] = sums[t + 1u];", False)],
+)
+def test_elements_that_are_changed_in_place_are_recognized(statement, changes):
+    declared = declarations(f"fn phase(t: u32) {{\n    {statement}\n}}")
+    assert is_changed_in_place(declared, "sums") == changes
 
 
 def test_an_array_can_be_read_and_written_in_different_places():

@@ -60,6 +60,27 @@ class StoredElement(Element):
 
 
 @dataclass(frozen=True)
+class CastElement(StoredElement):
+    """How a module accesses the elements of an array that lies over words of another type.
+
+    Attributes:
+        type: WGSL type of an element.
+        stored: WGSL type of the elements of the variable.
+    """
+
+    type: str = "vec4<f32>"
+    stored: str = "vec4<u32>"
+
+    def read(self, index: str) -> str:
+        """See `Element.read`."""
+        return f"bitcast<{self.type}>({super().read(index)})"
+
+    def write(self, index: str, value: str) -> str:
+        """See `Element.write`."""
+        return super().write(index, f"bitcast<{self.stored}>({value})")
+
+
+@dataclass(frozen=True)
 class HandedElement(Element):
     """How a module accesses the elements of a value that is handed over, see handover.wgsl.
 
@@ -105,6 +126,20 @@ def has_reads(declared: Sequence[Declaration], name: str) -> bool:
     return any(assigned is None for text in texts for *_, assigned in _accesses(text, name))
 
 
+def is_changed_in_place(declared: Sequence[Declaration], name: str) -> bool:
+    """Return whether functions change elements of an array, or parts of them, in place.
+
+    Raises:
+        UnlinkableError: The array is used in another way than by an element.
+    """
+    texts = (declaration.text for declaration in declared if declaration.kind == "fn")
+    return any(
+        assigned is None and _CHANGED.match(text, close + 1)
+        for text in texts
+        for _, close, assigned in _accesses(text, name)
+    )
+
+
 def rewritten(text: str, name: str, read: Element, write: Element) -> str:
     """Return a text with each access to an array replaced by the module's.
 
@@ -129,8 +164,8 @@ def rewritten(text: str, name: str, read: Element, write: Element) -> str:
             value = rewritten(text[assigned.end() : end], name, read, write)
             parts.append(write.write(index, value.strip()))
             continue
-        handed = isinstance(read, HandedElement) or isinstance(write, HandedElement)
-        if handed and _CHANGED.match(text, close + 1):
+        is_plain = all(type(element) is StoredElement for element in (read, write))
+        if not is_plain and _CHANGED.match(text, close + 1):
             raise UnlinkableError(f"{name} is changed in place")
         parts.append(read.read(index))
         end = close + 1

@@ -4,7 +4,7 @@ A unit is a phase's function with its constants and the large buffers that it bi
 differ only in the ranges of these buffers share a unit. Storage buffers are declared once for each
 buffer and element type, and an access adds the offset of the call, which the table holds. Values
 that phases hand to each other are in words of their own (`handover`). Arrays in workgroup memory
-are laid over each other, since only one unit runs at a time.
+are laid over each other, since only one unit runs at a time, those of floats over words.
 
 `rdrr_runtime.exec.persistent.renaming` rewrites the text of each unit.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ from rdrr_runtime.exec.persistent.declarations import (
     UnlinkableError,
     declarations,
 )
-from rdrr_runtime.exec.persistent.elements import HandedElement, StoredElement
+from rdrr_runtime.exec.persistent.elements import (
+    CastElement,
+    HandedElement,
+    StoredElement,
+    is_changed_in_place,
+)
 from rdrr_runtime.exec.persistent.handover import EMPTY, SWIZZLED, WORD_BYTES, Slots, assign_slots
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
@@ -47,6 +53,11 @@ ITEMS, WAITS = 1, 3
 MOST_RANGES = MOST_OFFSETS // 2
 """Ranges of words of a call that stands for a phase that is left out: one that it reads, and those
 that it writes."""
+
+WORDS: Mapping[str, str] = MappingProxyType(
+    {"f32": "u32", "vec2<f32>": "vec2<u32>", "vec4<f32>": "vec4<u32>"}
+)
+"""Element types whose arrays in workgroup memory lie over those of another type."""
 
 OMITTED = 0xFFFF
 """The unit of calls that stand for phases that are left out."""
@@ -306,12 +317,18 @@ class _Linker:
                     size = unit.names.size_of(array.element)
                     self._own_bytes += size * unit.names.evaluate(array.count)
                 continue
-            pool = self._pool(unit.names, array.element)
-            first = ends.get(array.element, 0)
-            ends[array.element] = first + unit.names.evaluate(array.count)
-            pool.count = max(pool.count, ends[array.element])
-            renaming.reads[declaration.name] = StoredElement(
-                pool.name, f"{first}u" if first else ""
+            stored = WORDS.get(array.element, array.element)
+            if is_changed_in_place(renaming.declared, declaration.name):
+                stored = array.element
+            pool = self._pool(unit.names, stored)
+            first = ends.get(stored, 0)
+            ends[stored] = first + unit.names.evaluate(array.count)
+            pool.count = max(pool.count, ends[stored])
+            offset = f"{first}u" if first else ""
+            renaming.reads[declaration.name] = (
+                StoredElement(pool.name, offset)
+                if stored == array.element
+                else CastElement(pool.name, offset, array.element, stored)
             )
 
     def _pool(self, names: Names, element: str) -> _Pool:
