@@ -77,7 +77,10 @@ class Record:
 
     @property
     def fills(self) -> bool:
-        """Whether each call writes all of its outputs, or all that later phases read of them."""
+        """Whether each call writes all of its outputs, or all that later phases read of them.
+
+        Of a pass of several rows these are the rows of the step, and it reads no others.
+        """
         return False
 
     @property

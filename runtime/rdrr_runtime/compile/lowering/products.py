@@ -34,7 +34,11 @@ from rdrr_runtime.phases.products.linear import linear
 from rdrr_runtime.phases.products.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.products.matmul_subgroup import matmul_subgroup
 from rdrr_runtime.phases.products.matvec import matvec
-from rdrr_runtime.phases.products.matvec_rows import matvec_rows, padded_batch_rows
+from rdrr_runtime.phases.products.matvec_rows import (
+    can_normalise,
+    matvec_rows,
+    padded_batch_rows,
+)
 from rdrr_runtime.phases.products.quantize_small_batch import (
     quantize_small_batch,
     small_batch_bytes,
@@ -260,10 +264,22 @@ def _small_batch(
     build: PassBuilder, served: Served, source: Input, output: Output, label: str
 ) -> list[Phase]:
     """Return the product with a small batch, its matrices rounded to Q8_0 rows where they must."""
-    x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
+    norm = source.before if isinstance(source.before, RowNorm) else None
+    before = norm if can_normalise(build.ctx, served.k) and not served.halves else None
+    x = source.x
+    if not source.int8 and before is None:
+        x = _small_batch_in_int8(build, served, source)
 
     def products(weights: Sequence[GpuWeight]) -> list[Phase]:
-        return matvec_rows(build.ctx, tuple(weights), x, output, halves=served.halves, label=label)
+        return matvec_rows(
+            build.ctx,
+            tuple(weights),
+            x,
+            output,
+            halves=served.halves,
+            before=before,
+            label=label,
+        )
 
     return _of_rows(build, served, products, label)
 

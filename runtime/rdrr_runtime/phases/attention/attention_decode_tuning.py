@@ -10,7 +10,7 @@ from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import KvSpec
-from rdrr_runtime.phases.context import Grid, OpContext
+from rdrr_runtime.phases.context import OpContext
 
 WORKGROUPS = (256, 128)
 """Threads of a workgroup, in order of preference. On an H200 a step of 32 rows behind 512 tokens of
@@ -169,10 +169,13 @@ def default_split(ctx: OpContext, cache: KvSpec, heads: int) -> SplitTuning:
         heads: Query heads.
     """
     if ctx.max_rows > 1:
-        at_once = WORKGROUPS_AT_ONCE // (ctx.max_rows * cache.kv_heads)
+        items = cache.kv_heads
+        if ctx.grid is not None:
+            items = heads // heads_of_grid(ctx, heads, heads // cache.kv_heads)
+        at_once = _workgroups_at_once(ctx) // (ctx.max_rows * items)
         return SplitTuning(BLOCK, max(1, min(MAX_BATCH_SPLITS, at_once, cache.context // BLOCK)))
     if ctx.grid is not None:
-        items = heads // heads_of_grid(ctx.grid, heads, heads // cache.kv_heads)
+        items = heads // heads_of_grid(ctx, heads, heads // cache.kv_heads)
         return SplitTuning(GRID_KEYS, max(GRID_SPLITS, ctx.grid.groups // items))
     return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
@@ -206,7 +209,7 @@ def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     workgroups. If there is no such number, they are all of them.
     """
     if ctx.grid is not None:
-        return heads_of_grid(ctx.grid, spec.heads, spec.group)
+        return heads_of_grid(ctx, spec.heads, spec.group)
     if ctx.max_rows == 1 and spec.cache.kv_heads > FEW_KV_HEADS:
         return spec.group
     whole = ctx.max_rows * spec.splits if ctx.max_rows > 1 else 1
@@ -215,14 +218,21 @@ def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     return next(enough, spec.group)
 
 
-def heads_of_grid(grid: Grid, heads: int, group: int) -> int:
-    """Return the default query heads of a workgroup of a grid.
+def heads_of_grid(ctx: OpContext, heads: int, group: int) -> int:
+    """Return the default query heads of a workgroup of the grid of `ctx`.
 
-    They are as few as leave a workgroup for each of `GRID_SPLITS` splits; all that share a
-    key-value head if there is no such number.
+    They are as few as leave a workgroup for each of `GRID_SPLITS` splits, or for each row of a
+    batch, whose splits would have to be combined; all that share a key-value head if there is no
+    such number.
     """
-    enough = (count for count in divisors(group) if heads // count * GRID_SPLITS <= grid.groups)
+    assert ctx.grid is not None, "only a grid has a number of workgroups"
+    items = GRID_SPLITS if ctx.max_rows == 1 else ctx.max_rows
+    enough = (count for count in divisors(group) if heads // count * items <= ctx.grid.groups)
     return next(enough, group)
+
+
+def _workgroups_at_once(ctx: OpContext) -> int:
+    return WORKGROUPS_AT_ONCE if ctx.grid is None else ctx.grid.groups
 
 
 def divisors(group: int) -> list[int]:

@@ -137,6 +137,9 @@ class MatvecRows(WeightsRecord):
         bias: Whether a bias is added.
         concatenated: Whether the outputs of several matrices or parts lie side by side in one y.
         rows: Token rows of a team, a power of two; 1 with experts.
+        loads: Vectors that a thread loads at once when it stages inputs.
+        early: Whether what a result is added to is loaded before the products.
+        norm: Whether inputs are normalised and quantized as they are staged; for one part.
         looped: Whether a workgroup computes several items.
         t: Threads of a team; the threads of a team share the sum of an output.
         lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
@@ -163,7 +166,10 @@ class MatvecRows(WeightsRecord):
     concatenated: bool = choice(default=False)
     rows: int = choice()
     groups: int = choice(1)
-    staged: bool = choice(default=False)
+    staged: int = choice(default=0)
+    loads: int = choice(default=1)
+    early: bool = choice(default=False)
+    norm: bool = choice(default=False)
     looped: bool = choice(default=False)
     t: int = choice()
     lanes: int = choice()
@@ -174,6 +180,11 @@ class MatvecRows(WeightsRecord):
     halves_out: bool = choice(default=False)
     subgroups: bool = choice()
     units: int
+    k: int | None = None
+    eps: float | None = None
+    offset: float | None = None
+    part: int | None = None
+    staged_vectors: int | None = None
     stride: int | None = None
     steps: int | None = None
     matrices: tuple[RowsMatrix, ...]
@@ -182,3 +193,8 @@ class MatvecRows(WeightsRecord):
     top_k: int | None = None
     scaled: bool = choice(default=False)
     clamp: Clamp | None = None
+
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return self.staged > 0 and not self.experts

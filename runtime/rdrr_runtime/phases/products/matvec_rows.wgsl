@@ -13,9 +13,7 @@
 // f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has its own y, or all matrices or parts share one, side by side
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = activate(v_gate[r, n]) v_up[r, n]; gate and up are one matrix of 2 N rows or two of N
-{% if KIND == "activate" %}
-//      activate y[r, n] = activate(v[r, n])
-{% endif %}
+//      activate y[r, n] = activate(v[r, n]), only with experts
 {% if WIDTH %}
 //               quantized to int8 as quantize_small_batch does{{ ", with a scale for each 16" if HALVES_OUT }}; an item has whole groups of 32 outputs
 {% endif %}
@@ -23,6 +21,7 @@
 // current  Step, only without experts
 // x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }}, written by quantize_small_batch: for each unit of 64 inputs four
 //          vectors of 16 codes, then {{ "the scale of each 16" if HALVES else "(scale, scale times the sum of the codes) of each half" }} as f32
+// gain     f32 [K], where x is f32 [rows, K], which is normalised and quantized as it is staged
 // weight   one buffer for each matrix, blocks along K, layout as in formats.py{% if EXPERTS %}; EXPERT_COUNT experts of N rows{% endif %}
 
 // y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, TOP_K, N]" if EXPERTS == "each" else "f32 [rows, N]" }}
@@ -46,6 +45,7 @@
 {% set PER_TEAM = OUTPUTS // 2 if GATE else OUTPUTS %}
 {% set ITEM = "tile" if EXPERTS == "each" else "item" %}
 {% set ALL_ROWS = ROWS * GROUPS %}
+{% set PART = "PART" if STAGED > 1 else "UNITS" %}
 {% set GROUP_ROW = "group_row + " if GROUPS > 1 else "" %}
 {% if EXPERTS %}
 {% include "snippets/route.wgsl" %}
@@ -56,7 +56,10 @@ var<storage, read> routes: array<Route>;
 
 var<storage, read> current: Step;
 {% endif %}
-var<storage, read> x: array<vec4<u32>>;
+var<storage, read> x: array<vec4<{{ "f32" if NORM else "u32" }}>>;
+{% if NORM %}
+var<storage, read> gain: array<vec4<f32>>;
+{% endif %}
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
@@ -104,7 +107,11 @@ override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
 var<workgroup> partial: array<Sums, WG>;
 {% if STAGED %}
-var<workgroup> staged: array<vec4<u32>, {{ 5 * ALL_ROWS }}u * UNITS>;
+{% if STAGED > 1 %}
+override PART: u32;              // units that are staged at a time
+{% endif %}
+override STAGED_VECTORS: u32;    // 5 for each row and unit; naga cannot compile an expression here
+var<workgroup> staged: array<vec4<u32>, STAGED_VECTORS>;
 {% endif %}
 {% if WIDTH %}
 var<workgroup> gated: array<f32, {{ ALL_ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
@@ -123,11 +130,10 @@ unit{{ s }}({{ "expert * N0 + " if EXPERTS }}min(first + {{ o }}u, N{{ s }} - 1u
 {%- endmacro %}
 
 fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
-{% if STAGED %}
-    for (var i = thread.index; i < {{ 5 * ALL_ROWS }}u * UNITS; i += WG) {
-        staged[i] = x[5u * row * UNITS + i];
-    }
-    workgroupBarrier();
+{% if NORM %}
+    stage(row, thread, subgroup_size);
+{% elif STAGED == 1 %}
+    stage(row, 0u, thread.index);
 {% endif %}
 {% if LOOPED %}
     for (var step = 0u; step < STEPS; step++) {
@@ -141,6 +147,30 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 }
 
+{% if NORM %}
+{% include "products/snippets/stage_normed.wgsl" %}
+
+{% elif STAGED %}
+// Stage the inputs of all rows, from unit `first` on.
+fn stage(row: u32, first: u32, t: u32) {
+    // Rows that the step does not have are not written.
+    for (var i = t; i < STAGED_VECTORS; i += {{ LOADS }}u * WG) {
+{% for l in range(LOADS) %}
+        let at{{ l }} = min(i + {{ l }}u * WG, STAGED_VECTORS - 1u);
+{% endfor %}
+{% for l in range(LOADS) %}
+        let v{{ l }} = x[(5u * row + at{{ l }} / {{ PART }}) * UNITS + min(first + at{{ l }} % {{ PART }}, UNITS - 1u)];
+{% endfor %}
+{% for l in range(LOADS) %}
+        if (row + at{{ l }} / (5u * {{ PART }}) < current.rows) {
+            staged[at{{ l }}] = v{{ l }};
+        }
+{% endfor %}
+    }
+    workgroupBarrier();
+}
+
+{% endif %}
 fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     var at = thread.index;
 {% if SUBGROUPS %}
@@ -157,6 +187,12 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% for r in range(ROWS) %}
     var acc{{ r }} = Sums();
 {% endfor %}
+{% if EARLY %}
+    let old_row = min(row + {{ GROUP_ROW }}lane * {{ ROWS }}u / {{ T }}u, current.rows - 1u) * {{ "Y_STRIDE + BEFORE0" if CONCATENATED else "N0" }};
+{% for o in range(OUTPUTS) %}
+    let old{{ o }} = y0[old_row + min((item * TEAMS + team) * {{ OUTPUTS }}u + {{ o }}u, N0 - 1u)];
+{% endfor %}
+{% endif %}
 {% if EXPERTS == "each" %}
     let outputs = TEAMS * {{ PER_TEAM }}u;
     let tiles = ({{ "OUTPUT_ROWS" if GATE else "N0" }} + outputs - 1u) / outputs;  // tiles of a route
@@ -180,7 +216,14 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
             let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
             var of_route = Sums();
 {% else %}
+{% if STAGED > 1 %}
+        for (var first_unit = 0u; first_unit < UNITS; first_unit += PART) {
+        workgroupBarrier();
+        stage(row, first_unit, thread.index);
+        for (var unit = first_unit + lane; unit < min(first_unit + PART, UNITS); unit += {{ T }}u) {
+{% else %}
         for (var unit = lane; unit < UNITS; unit += {{ T }}u) {
+{% endif %}
 {% endif %}
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and MATRICES == 2 else s %}
@@ -199,14 +242,14 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% for r in range(ROWS) %}
             {
 {% if STAGED %}
-                let at_unit = ({{ GROUP_ROW }}{{ r }}u) * 5u * UNITS + unit;
+                let at_unit = ({{ GROUP_ROW }}{{ r }}u) * 5u * {{ PART }} + unit{{ " - first_unit" if STAGED > 1 }};
 {% else %}
                 let at_unit = {{ "route" if EXPERTS == "sum" else "(row + " ~ GROUP_ROW ~ r ~ "u)" }} * 5u * UNITS + unit;
 {% endif %}
 {% for i in range(4) %}
-                let c{{ i }} = {{ SOURCE }}[at_unit + {{ i }}u * UNITS];
+                let c{{ i }} = {{ SOURCE }}[at_unit + {{ i }}u * {{ PART }}];
 {% endfor %}
-                let scale = bitcast<vec4<f32>>({{ SOURCE }}[at_unit + 4u * UNITS]);
+                let scale = bitcast<vec4<f32>>({{ SOURCE }}[at_unit + 4u * {{ PART }}]);
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and MATRICES == 2 else s %}
 {% set to = ("of_route" if EXPERTS == "sum" else "acc" ~ r) ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
@@ -218,6 +261,9 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
             acc0 += {{ "" if SCALED else "routes[route].weight * " }}of_route;
 {% endif %}
         }
+{% if STAGED > 1 %}
+        }
+{% endif %}
     }
 {% endfor %}
     // Sum over the team by butterfly exchange: each step halves the lanes that remain to be added and
@@ -259,6 +305,11 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team_of_all, lane);
 {% endif %}
     let own = {{ GROUP_ROW }}lane * {{ ROWS }}u / {{ T }}u;
+{% if NORM %}
+{% for r in range([ROWS // T, 1] | max) %}
+    acc{{ r }} *= row_factor(own + {{ r }}u);
+{% endfor %}
+{% endif %}
 {% if WIDTH %}
     if (lane % {{ [T // ROWS, 1] | max }}u == 0u) {
 {% for r in range([ROWS // T, 1] | max) %}
@@ -288,6 +339,9 @@ fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% else %}
 {% for r in range([ROWS // T, 1] | max) %}
     if (row + own + {{ r }}u < current.rows) {
+{% if EARLY %}
+        acc0 += {{ "old0" if OUTPUTS == 1 else "Sums(" ~ ["old0", "old1", "old2", "old3"][:OUTPUTS] | join(", ") ~ ")" }};
+{% endif %}
         store(item, team, row + own + {{ r }}u, acc{{ r }});
     }
 {% endfor %}
@@ -364,7 +418,7 @@ fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% endif %}
 {% set SUM = "sums" ~ ("[" ~ o ~ "]" if OUTPUTS > 1 else "") %}
 {% set Y = "y" ~ (0 if CONCATENATED else s) ~ "[at]" %}
-            {{ Y }} = {{ "activate(" ~ SUM ~ ")" if KIND == "activate" else SUM }}{{ (" + biases" if EXPERTS else " + bias[BEFORE" ~ s ~ " + first + " ~ o ~ "u]") if BIAS }}{{ " + " ~ Y if KIND == "add" }};
+            {{ Y }} = {{ "activate(" ~ SUM ~ ")" if KIND == "activate" else SUM }}{{ (" + biases" if EXPERTS else " + bias[BEFORE" ~ s ~ " + first + " ~ o ~ "u]") if BIAS }}{{ " + " ~ Y if KIND == "add" and not EARLY }};
         }
 {% endfor %}
     }

@@ -41,6 +41,7 @@ class QuantizeSmallBatch(InputRecord):
         k: Elements of a vector.
         held: Times 4 elements that a thread quantizes in an iteration.
         halves: Whether each 16 elements have a scale, instead of each 32.
+        unrolled: Partial results that are loaded together; 0 for one after the other.
     """
 
     shader = "products/quantize_small_batch"
@@ -54,6 +55,16 @@ class QuantizeSmallBatch(InputRecord):
     steps: int
     held: int = choice()
     halves: bool = choice(default=False)
+    unrolled: int = choice(default=0)
+
+    @property
+    def fills(self) -> bool:
+        """See `Record.fills`."""
+        return True
+
+
+def _splits(before: RowNorm | AttentionSplits | None) -> int:
+    return before.splits if isinstance(before, AttentionSplits) else 0
 
 
 def units_of(k: int) -> int:
@@ -99,7 +110,7 @@ def quantize_small_batch(
     quads = UNIT // 4 * units_of(k)  # times 4 elements
     whole = isinstance(before, RowNorm)  # the norm needs all elements of a vector in one item
     most = min(NORM_WORKGROUP if whole else WORKGROUP, ctx.max_threads)
-    threads = power_of_two(quads, 32, most)
+    threads = ctx.threads(power_of_two(quads, 32, most))
     held = min(MAX_HELD, -(-quads // threads)) if whole else 1
     steps = -(-quads // (threads * held))
     if isinstance(before, RowNorm):
@@ -120,6 +131,7 @@ def quantize_small_batch(
         steps=steps if whole else 1,
         held=held,
         halves=halves,
+        unrolled=_splits(before) if ctx.grid is not None else 0,
         **(before.fields if before else {}),
     )
     work = Work(record.vector_items * per_row, 1)

@@ -48,34 +48,9 @@ override HEAD_DIM: u32;
 {% include "snippets/reduce_sum.wgsl" %}
 var<workgroup> scales: array<{{ "f32, 4u" if HALVES else "vec2<f32>, 2u" }} * UNITS>;  // as in y, but not yet divided by the root mean square
 {% endif %}
-var<workgroup> exchanged: array<u32, WG>;  // only where a subgroup has fewer than 8 threads
+{% set LANES_TOGETHER = 8 %}
+{% include "products/snippets/quantize_quad.wgsl" %}
 
-{% for NAME, TYPE, BOTH in (("largest_of_group", "u32", "max(all, other)"), ("sum_of_group", "i32", "all + other")) %}
-{% if not (HALVES and TYPE == "i32") %}
-fn {{ NAME }}(own: {{ TYPE }}, t: u32, subgroup_size: u32) -> {{ TYPE }} {
-    var all = own;
-{% if SUBGROUPS %}
-    if (subgroup_size >= 8u) {
-{% for distance in ((1, 2) if HALVES else (1, 2, 4)) %}
-        {
-            let other = subgroupShuffleXor(all, {{ distance }}u);
-            all = {{ BOTH }};
-        }
-{% endfor %}
-        return all;
-    }
-{% endif %}
-    workgroupBarrier();  // other threads may still be reading the result of an earlier call
-    exchanged[t] = bitcast<u32>(own);
-    workgroupBarrier();
-    for (var i = 1u; i < {{ SHARING }}u; i++) {
-        let other = bitcast<{{ TYPE }}>(exchanged[t ^ i]);
-        all = {{ BOTH }};
-    }
-    return all;
-}
-{% endif %}
-{% endfor %}
 {% if INPUT == "combine" %}
 
 {% include "products/snippets/combine_splits.wgsl" %}
@@ -94,17 +69,11 @@ fn load(vector: u32, quad: u32) -> vec4<f32> {
 
 // Quantize 4 elements of a vector, `quad` of which are before them.
 fn quantize(v: vec4<f32>, vector: u32, quad: u32, t: u32, subgroup_size: u32) {
-    let amax = bitcast<f32>(largest_of_group(bits_of_abs_max(v), t, subgroup_size));
-    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
-    let codes = pack4xI8(vec4<i32>(round(v * inverse)));
-{% if not HALVES %}
-    let sum = sum_of_group(dot4I8Packed(codes, 0x01010101u), t, subgroup_size);
-{% endif %}
+    let rounded = quantized(v, t, subgroup_size);
     if (quad < 16u * UNITS) {
-        y[4u * ((5u * vector + quad % 16u / 4u) * UNITS + quad / 16u) + quad % 4u] = codes;
+        y[4u * ((5u * vector + quad % 16u / 4u) * UNITS + quad / 16u) + quad % 4u] = rounded.codes;
         if (quad % {{ SHARING }}u == 0u) {
-            let scale = amax / 127.0;
-            let factors = {{ "scale" if HALVES else "vec2<f32>(scale, scale * f32(sum))" }};
+            let factors = {{ "rounded.scale" if HALVES else "vec2<f32>(rounded.scale, rounded.scale * f32(rounded.sum))" }};
 {% if INPUT == "norm" %}
             scales[quad / {{ SHARING }}u] = factors;
 {% else %}
@@ -142,10 +111,10 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         let first = (item % VECTOR_ITEMS * STEPS + step) * {{ HELD }}u * WG + t;
 {% for i in range(HELD) %}
         let quad{{ i }} = first + {{ i }}u * WG;
-        let v{{ i }} = load(vector, quad{{ i }});
 {% if INPUT == "norm" %}
         let gain{{ i }} = gain[min(quad{{ i }}, K / 4u - 1u)];
 {% endif %}
+        let v{{ i }} = load(vector, quad{{ i }});
 {% endfor %}
 {% for i in range(HELD) %}
 {% if INPUT == "norm" %}

@@ -10,10 +10,12 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.products import matvec_rows_tuning
 from rdrr_runtime.phases.products.fusion import AttentionSplits, Output, RowNorm
 from rdrr_runtime.phases.products.matmul_int8 import TYPES
 from rdrr_runtime.phases.products.matvec_rows import (
+    can_normalise,
     can_quantize_output,
     matvec_rows,
     padded_batch_rows,
@@ -135,6 +137,8 @@ def test_a_matrix_with_the_units_first_gives_the_same_product(bench, rng, dtype)
         (RowsTuning(64, 8, 2, ahead=1, staged=1, workgroups=3), "Q6_K", 7),
         (RowsTuning(64, 8, 2, workgroups=3), "Q4_K", 13),
         (RowsTuning(64, 64, 2, rows=8, workgroups=2), "Q6_K", 7),
+        (RowsTuning(64, 8, 1, ahead=1, rows=8, staged=3), "Q4_K", 7),
+        (RowsTuning(64, 8, 2, rows=4, groups=2, staged=2, workgroups=3), "Q6_K", 5),
     ],
     ids=str,
 )
@@ -243,6 +247,48 @@ def test_gate_and_up_are_combined_after_a_norm(any_bench, rng, separate, pairs) 
     result = any_bench.download(y, rows, n)
     # Twice as many codes may differ by one, because the norm is rounded in another order.
     assert relative_error(result, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
+
+
+@pytest.mark.parametrize(("rows", "max_rows"), [(2, 2), (2, 3), (5, 8)])
+def test_on_a_grid_the_rows_of_the_step_are_normalised_as_they_are_staged(
+    any_bench, rng, rows, max_rows
+) -> None:
+    n, k = 67, 288
+    x, gain = normal(rng, max_rows, k), normal(rng, k)
+    root = np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True) + EPS)
+    near = in_int8((x / root * (1.0 + gain)).astype(np.float32)).astype(np.float64)
+    weight, values = stored(any_bench, rng, "Q4_K", n, k)
+    ctx = replace(any_bench.context(rows, max_rows=max_rows), grid=Grid(512, 2))
+    assert can_normalise(ctx, k)
+    y, norm = any_bench.poisoned(max_rows, n), RowNorm(any_bench.upload(gain), EPS, 1.0)
+    operands = (weight,), any_bench.upload(x), Output((y,))
+    any_bench.run(matvec_rows(ctx, *operands, before=norm, label="t"), max_rows)
+    result = any_bench.download(y, max_rows, n)
+    assert relative_error(result[:rows], near[:rows] @ values.T) < 2 * CLOSE
+    assert np.isnan(result[rows:]).all()
+
+
+def test_long_rows_are_normalised_by_a_phase_of_their_own(bench) -> None:
+    on_grid = replace(bench.context(8), grid=Grid(512, 132))
+    assert can_normalise(on_grid, 512)
+    assert not can_normalise(on_grid, 2048)
+    assert can_normalise(replace(bench.context(4), grid=Grid(512, 132)), 2048)
+    assert not can_normalise(bench.context(4), 2048)  # the control: no grid
+
+
+@pytest.mark.parametrize("k", [96, 2304])
+def test_on_a_grid_outputs_are_added_to_the_residual(any_bench, rng, k) -> None:
+    rows, n = 5, 67
+    weight, values = stored(any_bench, rng, "Q6_K", n, k)
+    x, before = normal(rng, rows, k), normal(rng, rows, n)
+    ctx, y = replace(any_bench.context(rows), grid=Grid(256, 2)), any_bench.upload(before)
+    target, phases = quantized(any_bench, ctx, x)
+    phases += matvec_rows(ctx, (weight,), target, Output((y,), "add"), label="t")
+    assert phases[-1].record.early
+    assert (phases[-1].record.staged > 1) == (k == 2304)
+    any_bench.run(phases, rows)
+    expected = before + in_int8(x).astype(np.float64) @ values.T
+    assert relative_error(any_bench.download(y, rows, n), expected) < CLOSE
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.products import quantize_small_batch as module
 from rdrr_runtime.phases.products.fusion import AttentionSplits, RowNorm
 from rdrr_runtime.phases.products.quantize_small_batch import (
@@ -21,12 +24,20 @@ EPS = 1e-5
 
 
 def quantized(
-    bench: Bench, x: F32, k: int, *, per_row: int = 1, before=None, rows: int = 3, halves=False
+    bench: Bench,
+    x: F32,
+    k: int,
+    *,
+    per_row: int = 1,
+    before=None,
+    rows: int = 3,
+    halves=False,
+    grid: Grid | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes [vectors, elements], and scales and scaled sums [vectors, elements / 32]."""
     y = bench.upload(np.full(small_batch_bytes(rows * per_row, k), 0xFF, np.uint8))
     phases = quantize_small_batch(
-        bench.context(rows),
+        replace(bench.context(rows), grid=grid),
         bench.upload(x),
         y,
         k=k,
@@ -92,9 +103,18 @@ def test_each_16_elements_may_have_a_scale(any_bench, rng, normed) -> None:
     assert (np.abs(codes - groups / np.maximum(scales, 1e-30)) < 0.501).all()
 
 
-@pytest.mark.parametrize(("heads", "head_dim", "splits"), [(5, 48, 4), (8, 64, 1), (3, 80, 16)])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "splits", "grid"),
+    [
+        (5, 48, 4, None),
+        (8, 64, 1, None),
+        (3, 80, 16, None),
+        (5, 48, 3, Grid(128, 2)),
+        (8, 64, 4, Grid(128, 2)),
+    ],
+)
 def test_the_splits_of_attention_are_combined_first(
-    any_bench, rng, heads, head_dim, splits
+    any_bench, rng, heads, head_dim, splits, grid
 ) -> None:
     parts = normal(rng, 3, heads, splits, head_dim)
     scores, sums = normal(rng, 3, heads, splits), np.abs(normal(rng, 3, heads, splits)) + 0.1
@@ -102,7 +122,7 @@ def test_the_splits_of_attention_are_combined_first(
     expected = (parts * weights[..., None]).sum(2).reshape(3, heads * head_dim)
     stats = any_bench.upload(np.stack([scores, sums], -1))
     before = AttentionSplits(stats, splits, head_dim)
-    quantized_rows = quantized(any_bench, parts, heads * head_dim, before=before)
+    quantized_rows = quantized(any_bench, parts, heads * head_dim, before=before, grid=grid)
     check(quantized_rows, expected.astype(np.float64))
 
 
