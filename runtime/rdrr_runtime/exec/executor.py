@@ -31,7 +31,7 @@ recognizes it."""
 
 @dataclass(frozen=True, eq=False)
 class TokenPass:
-    """A pass over one row that ends with the next token, so that it may run in one dispatch.
+    """A pass over a row of each sequence that ends with its next token; it may be one dispatch.
 
     Attributes:
         lowered: The pass as dispatches.
@@ -53,6 +53,13 @@ class TokenPass:
             *lowered.head,
             *(lowered.sample if self.sampling is None else self.sampling),
         )
+
+    @property
+    def behind(self) -> tuple[Phase, ...]:
+        """The phases that are launched behind one dispatch."""
+        if self.sampling is not None:
+            return self.sampling
+        return () if self.lowered.picks is None else self.lowered.sample
 
 
 class Executor(Protocol):

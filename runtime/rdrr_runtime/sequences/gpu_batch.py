@@ -91,6 +91,10 @@ class GpuBatch(GpuSequences):
         """Bytes of the caches."""
         return self._cache.size
 
+    def settle(self) -> None:
+        """See `GpuBackend.settle`; it settles steps of as many rows as the last one had."""
+        self._executor.settle()
+
     def build_ahead(self) -> None:
         """Start to compile the shaders of the decode passes of all sizes, in other threads.
 

@@ -137,10 +137,10 @@ class BatchPasses:
     def _get(self, spec: PassSpec) -> PreparedPass:
         if spec not in self._prepared:
             lowered, token_pass = self._lower(spec), None
-            if lowered.picks is not None and spec.slots is Slots.DISTINCT:
-                advance = advance_rows(self._state, lowered.picks, lowered.rows)
-                lowered = replace(lowered, sample=(*lowered.sample, *advance))
-            elif spec == batch_of(1):
+            if spec.slots is Slots.DISTINCT:
+                if lowered.picks is not None:
+                    advance = advance_rows(self._state, lowered.picks, lowered.rows)
+                    lowered = replace(lowered, sample=(*lowered.sample, *advance))
                 token_pass = TokenPass(lowered, partial(self._lower, spec))
             self._prepared[spec] = PreparedPass(lowered, self._executor, token_pass)
         return self._prepared[spec]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.backend import Row
+from rdrr_runtime.compile.choice.hints import SOURCES, resolve
 from rdrr_runtime.exec.persistent import comparing, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.plan import Plan
@@ -16,12 +17,20 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.sampling.params import SamplingParams
 from support.masks import packed
-from support.packages import VOCAB
+from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
 
 PROMPT = (5, 9, 1, 7, 20)
+INT8 = {"q4kMatmul": "fused_q4k_int8"}
 GROUP, GROUPS = 6, 4
 SLOWER = pytest.param(False, marks=pytest.mark.thorough)  # `test_the_faster_way_stays` has it
 COMPARES = Persistence((Grid(128, 1),), "a test asks for it", polls=1000, compares=True)
+
+
+def _finish_builds(executor):
+    """Wait for the kernels that an executor is compiling."""
+    for comparison in executor._comparisons.values():
+        if comparison.is_building:
+            executor._candidate.finish_build(comparison.token_pass)
 
 
 def _decoded(package, device, persistence, *, settles=False):
@@ -37,8 +46,8 @@ def _decoded(package, device, persistence, *, settles=False):
             before = device.counters.copy()
             ids += backend.greedy(ids[-1:], slot, GROUP)
             slot += GROUP
-            if persistence is not None and not settles and (begun := backend._executor._compared):
-                backend._executor._candidate.finish_build(begun)
+            if persistence is not None and not settles:
+                _finish_builds(backend._executor)
         return ids, device.counters.since(before).dispatches / GROUP
 
 
@@ -110,6 +119,30 @@ def test_tokens_of_a_constraint_run_the_faster_way_too(package, device, monkeypa
     assert ids == expected
     saved = len(decode.body) + len(decode.head) - 1 if is_faster else 0
     assert counts[0] - counts[-1] == saved
+
+
+def test_steps_of_several_sequences_are_compared_for_each_number_of_rows(
+    tmp_path, device, rng, monkeypatch
+):
+    package = write_random_package(tmp_path, llama_manifest(**SMALL, embedding="Q4_K"), rng)
+    monkeypatch.setattr(comparing, "better", lambda *_: True)
+    ids, dispatches = {}, {}
+    for way in (None, COMPARES):
+        backend = GpuBackend(
+            package, context=64, device=device, persistence=way, policy=resolve({SOURCES[0]: INT8})
+        )
+        with closing(backend):
+            batch = backend.batch(4, 64)
+            for rows in (2, 4, 2):
+                first = [Row(3 + at, at, 0) for at in range(rows)]
+                before = device.counters.copy()
+                ids.setdefault(way, []).append(batch.greedy(first, GROUP))
+                dispatches[way, rows] = device.counters.since(before).dispatches / GROUP
+                if rows == 2:
+                    batch.settle()
+    assert ids[COMPARES] == ids[None]
+    assert dispatches[COMPARES, 2] == 4  # one, and three of the picks
+    assert dispatches[COMPARES, 4] == dispatches[None, 4]  # nothing was compared yet
 
 
 @pytest.mark.thorough

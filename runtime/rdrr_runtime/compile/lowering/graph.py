@@ -86,6 +86,11 @@ class Pass:
         """All phases, in order."""
         return (*self.body, *self.head, *self.sample)
 
+    @property
+    def linkable(self) -> tuple[Phase, ...]:
+        """The phases that one dispatch may compute; picks of several rows are made behind it."""
+        return self.phases if self.picks is None else (*self.body, *self.head)
+
     def as_data(self) -> dict[str, Any]:
         """Return the pass as values that JSON can hold."""
         return {

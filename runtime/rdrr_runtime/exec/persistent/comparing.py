@@ -56,6 +56,27 @@ class _Launched:
         return self.replacement()
 
 
+@dataclass
+class _Comparison:
+    """How far the comparison of a pass is.
+
+    Attributes:
+        token_pass: The pass.
+        passes: How often it ran.
+        rows: Token rows that it had last.
+        is_building: Whether its kernel is being compiled.
+        decided: Whether it is known how the pass runs.
+        is_faster: Whether it runs in one dispatch.
+    """
+
+    token_pass: TokenPass
+    passes: int = 0
+    rows: int = 1
+    is_building: bool = False
+    decided: bool = False
+    is_faster: bool = False
+
+
 class ComparingExecutor(DispatchExecutor):
     """An executor that compares two ways of running decode passes; see the module docstring.
 
@@ -69,16 +90,18 @@ class ComparingExecutor(DispatchExecutor):
         super().__init__(candidate.device)
         self._candidate = candidate
         self._launched: dict[int, _Launched] = {}
-        self._passes = 0
-        self._compared: TokenPass | None = None
-        self._timer = _timer(candidate.device)
-        self._decided = self._timer is None  # without a clock the ways cannot be compared
-        self._is_faster = False
+        self._comparisons: dict[int, _Comparison] = {}  # by the id of the lowered pass
+        self._latest: _Comparison | None = None
+        self._timer = _timer(candidate.device)  # without a clock the ways cannot be compared
+
+    @property
+    def _any_is_faster(self) -> bool:
+        return any(comparison.is_faster for comparison in self._comparisons.values())
 
     @property
     def gave_up(self) -> BufferSlice | None:
         """See `Executor.gave_up`."""
-        return self._candidate.gave_up if self._is_faster else None
+        return self._candidate.gave_up if self._any_is_faster else None
 
     def another(self, arena: Arena) -> ComparingExecutor:
         """See `Executor.another`; it compares its own passes."""
@@ -91,11 +114,12 @@ class ComparingExecutor(DispatchExecutor):
 
     def recover(self) -> None:
         """See `Executor.recover`."""
-        if self._is_faster:
+        if self._any_is_faster:
             self._candidate.recover()
 
     def prepare_whole(self, token_pass: TokenPass) -> Prepared:
         """See `Executor.prepare_whole`; the phases are launched until the ways were compared."""
+        self._comparisons.setdefault(id(token_pass.lowered), _Comparison(token_pass))
         return self._launch(
             token_pass.phases, partial(self._candidate.prepare_whole, token_pass), token_pass
         )
@@ -108,9 +132,11 @@ class ComparingExecutor(DispatchExecutor):
         """See `Executor.run`."""
         launched = self._launched.get(id(prepared))
         if launched is not None and launched.token_pass is not None:
-            self._passes += times
-            if not self._decided:
-                self._go_on(launched.token_pass)
+            comparison = self._latest = self._comparisons[id(launched.token_pass.lowered)]
+            comparison.passes += times
+            comparison.rows = rows
+            if self._timer is not None and not comparison.decided:
+                self._go_on(comparison)
         replaced = self._replaced(prepared)
         if replaced is None:
             super().run(prepared, rows, times)
@@ -119,19 +145,17 @@ class ComparingExecutor(DispatchExecutor):
 
     def settle(self) -> None:
         """See `Executor.settle`; does nothing before the first decode pass."""
-        if self._decided or self._timer is None or not self._passes:
+        comparison = self._latest
+        if comparison is None or comparison.decided or self._timer is None:
             return
-        passes = (
-            launched.token_pass
-            for launched in self._launched.values()
-            if launched.token_pass is not None
-        )
-        token_pass = self._compared or self._begin(next(passes))
-        if token_pass is None:
+        if not comparison.is_building:
+            self._begin(comparison)
+        if comparison.decided:
             return
+        token_pass = comparison.token_pass
         self._candidate.finish_build(token_pass)
-        warm_up(self.device, self._timer, [self._without_end(token_pass)], 1)
-        self._decide(token_pass)
+        warm_up(self.device, self._timer, [self._without_end(token_pass)], comparison.rows)
+        self._decide(comparison)
 
     def _launch(
         self,
@@ -146,37 +170,41 @@ class ComparingExecutor(DispatchExecutor):
 
     def _replaced(self, prepared: Prepared) -> Prepared | None:
         """Return what replaces dispatches; None if they are to be launched."""
-        launched = self._launched.get(id(prepared)) if self._is_faster else None
-        return None if launched is None else launched.replaced
+        launched = self._launched.get(id(prepared))
+        if launched is None:
+            return None
+        if launched.token_pass is None:
+            is_faster = self._any_is_faster
+        else:
+            is_faster = self._comparisons[id(launched.token_pass.lowered)].is_faster
+        return launched.replaced if is_faster else None
 
-    def _go_on(self, token_pass: TokenPass) -> None:
+    def _go_on(self, comparison: _Comparison) -> None:
         """Begin to compile, or compare, if it is time to."""
-        if self._compared is None:
-            if self._passes >= PASSES:
-                self._begin(token_pass)
-        elif self._candidate.is_built(self._compared):
-            self._decide(self._compared)
+        if not comparison.is_building:
+            if comparison.passes >= PASSES:
+                self._begin(comparison)
+        elif self._candidate.is_built(comparison.token_pass):
+            self._decide(comparison)
 
-    def _begin(self, token_pass: TokenPass) -> TokenPass | None:
-        """Begin to compile a pass in one dispatch; None if it cannot be lowered for that."""
+    def _begin(self, comparison: _Comparison) -> None:
+        """Begin to compile a pass in one dispatch, unless it cannot be lowered for that."""
         try:
-            self._candidate.begin_build(token_pass)
+            self._candidate.begin_build(comparison.token_pass)
+            comparison.is_building = True
         except RdrrError as error:
             _LOG.info("decode passes are launched phase by phase: %s", error)
-            self._decided = True
-            return None
-        self._compared = token_pass
-        return token_pass
+            comparison.decided = True
 
-    def _decide(self, token_pass: TokenPass) -> None:
+    def _decide(self, comparison: _Comparison) -> None:
         """Run the pass that is due both ways, and keep the faster one."""
-        self._decided = True
+        comparison.decided = True
         try:
-            self._is_faster = self._compare(token_pass)
+            comparison.is_faster = self._compare(comparison.token_pass, comparison.rows)
         except DeviceError as error:
             _LOG.info("decode passes stay dispatches, since they could not be compared: %s", error)
 
-    def _compare(self, token_pass: TokenPass) -> bool:
+    def _compare(self, token_pass: TokenPass, rows: int) -> bool:
         """Return whether a pass gives the same logits in one dispatch, and is faster."""
         assert self._timer is not None, "nothing is compared without a clock"
         executor = self._candidate
@@ -186,7 +214,7 @@ class ComparingExecutor(DispatchExecutor):
             return False
         on_grid, launched = executor.on_grid(token_pass), self._without_end(token_pass)
         whole = executor.prepare_without(on_grid, on_grid.phases[-1:])
-        error = self._distance(token_pass.lowered.logits, launched, whole)
+        error = self._distance(token_pass.lowered.logits, (launched, whole), rows)
         if not error <= INT8_TOLERANCE:  # NaN is no agreement either
             _LOG.info(
                 "logits of a pass in one dispatch differ by %.4f of the largest, and at most %.4f "
@@ -195,7 +223,7 @@ class ComparingExecutor(DispatchExecutor):
                 INT8_TOLERANCE,
             )
             return False
-        timer = InterleavedTimer(self.device, self._timer, 1, lambda: None, ROUNDS)
+        timer = InterleavedTimer(self.device, self._timer, rows, lambda: None, ROUNDS)
         before, after = timer.interleaved([launched, whole])
         is_faster = better(after, before) and not executor.has_given_up()
         _LOG.info(
@@ -209,15 +237,17 @@ class ComparingExecutor(DispatchExecutor):
     def _without_end(self, token_pass: TokenPass) -> Prepared:
         """Return the dispatches of a pass without the last, so that it may run any number of times.
 
-        The pass chooses the most probable token, whatever the generation samples.
+        The pass chooses the most probable token, whatever the generation samples; that of several
+        rows ends with the logits, as in one dispatch.
         """
-        return self.prepare(token_pass.lowered.phases[:-1])
+        lowered = token_pass.lowered
+        return self.prepare(lowered.phases[:-1] if lowered.picks is None else lowered.linkable)
 
-    def _distance(self, logits: BufferSlice, launched: Prepared, whole: Prepared) -> float:
-        """Return the difference of the logits of both ways, relative to the largest logit."""
+    def _distance(self, logits: BufferSlice, ways: Sequence[Prepared], rows: int) -> float:
+        """Return the difference of the logits of two ways, relative to the largest logit."""
         outputs = []
-        for prepared in (launched, whole):
-            self.device.submit(prepared, 1)
+        for prepared in ways:
+            self.device.submit(prepared, rows)
             outputs.append(self.device.read(logits).view(np.float32))
         return distance(*outputs)
 

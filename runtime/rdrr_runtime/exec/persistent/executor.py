@@ -2,8 +2,8 @@
 
 The workgroups of such a pass wait for each other, and a wait may run out. From then on the executor
 launches phase by phase. Phases that sample are launched behind the pass, since they depend on the
-options of a generation and a shader for each set of them takes long to compile; behind a pass that
-gave up they do nothing.
+options of a generation and a shader for each set of them takes long to compile, and so are the
+picks of several rows; behind a pass that gave up they do nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rdrr_format.errors import RdrrError
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.limits import check_loops
+from rdrr_runtime.exec.persistent.limits import check_loops, check_rows
 from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS
 from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.phases.context import Grid
@@ -113,8 +113,8 @@ class PersistentExecutor(DispatchExecutor):
         whole = self.on_grid(token_pass)
         omitted = () if token_pass.sampling is None else whole.sample
         prepared = self.prepare_without(whole, omitted)
-        if token_pass.sampling:
-            prepared = (*prepared, *self.prepare_behind(token_pass.sampling))
+        if token_pass.behind:
+            prepared = (*prepared, *self.prepare_behind(token_pass.behind))
         self._whole[id(prepared)] = _Whole(prepared, token_pass)
         return prepared
 
@@ -171,7 +171,8 @@ class PersistentExecutor(DispatchExecutor):
     def _try(self, token_pass: TokenPass) -> str | None:
         try:
             whole = self.on_grid(token_pass)
-            check_loops(whole.phases, self.grid, self.device)
+            check_rows(whole, self.device)
+            check_loops(whole.linkable, self.grid, self.device)
             module = self._modules.get(whole)
             table = module.linked.table.copy()
             table[:, ITEMS], table[:, WAITS] = 0, 1
@@ -202,7 +203,7 @@ class PersistentExecutor(DispatchExecutor):
         """
         module = self._modules.get(whole)
         left_out = {id(phase) for phase in omitted}
-        rows = [id(phase) in left_out for phase in whole.phases]
+        rows = [id(phase) in left_out for phase in whole.linkable]
         table = module.linked.table.copy()
         table[rows] = module.linked.omitted[rows]
         return (self._modules.bind(module, table),)

@@ -125,7 +125,7 @@ class Modules:
     def _link(self, whole: Pass) -> Linked:
         # The logits are a result, since phases that sample are launched behind the pass.
         linked = link(
-            whole.phases,
+            whole.linkable,
             threads=self._grid.threads,
             results=(whole.logits,),
             aliased=self._device.info.aliased_writes,
