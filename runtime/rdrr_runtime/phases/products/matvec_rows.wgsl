@@ -106,18 +106,14 @@ override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 {% endif %}
 alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
 var<workgroup> partial: array<Sums, WG>;
-{% if STAGED %}
-{% if STAGED > 1 %}
-override PART: u32;              // units that are staged at a time
-{% endif %}
-override STAGED_VECTORS: u32;    // 5 for each row and unit; naga cannot compile an expression here
-var<workgroup> staged: array<vec4<u32>, STAGED_VECTORS>;
-{% endif %}
 {% if WIDTH %}
 var<workgroup> gated: array<f32, {{ ALL_ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
 {% endif %}
 
 {% include "products/snippets/int8_dot.wgsl" %}
+{% if STAGED %}
+{% include "products/snippets/stage_rows.wgsl" %}
+{% endif %}
 
 {% macro fetch(s, o, unit) %}
 {% if GATE %}
@@ -147,30 +143,6 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% endif %}
 }
 
-{% if NORM %}
-{% include "products/snippets/stage_normed.wgsl" %}
-
-{% elif STAGED %}
-// Stage the inputs of all rows, from unit `first` on.
-fn stage(row: u32, first: u32, t: u32) {
-    // Rows that the step does not have are not written.
-    for (var i = t; i < STAGED_VECTORS; i += {{ LOADS }}u * WG) {
-{% for l in range(LOADS) %}
-        let at{{ l }} = min(i + {{ l }}u * WG, STAGED_VECTORS - 1u);
-{% endfor %}
-{% for l in range(LOADS) %}
-        let v{{ l }} = x[(5u * row + at{{ l }} / {{ PART }}) * UNITS + min(first + at{{ l }} % {{ PART }}, UNITS - 1u)];
-{% endfor %}
-{% for l in range(LOADS) %}
-        if (row + at{{ l }} / (5u * {{ PART }}) < current.rows) {
-            staged[at{{ l }}] = v{{ l }};
-        }
-{% endfor %}
-    }
-    workgroupBarrier();
-}
-
-{% endif %}
 fn compute_item(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     var at = thread.index;
 {% if SUBGROUPS %}
