@@ -7,16 +7,13 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rdrr_device.capabilities import COHERENT_FEATURE
 from rdrr_runtime.backend import Row
-from rdrr_runtime.compile.choice.hints import SOURCES, resolve
 from rdrr_runtime.exec.persistent import limits, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
-from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.handover import EMPTY, HEAD_WORDS
 from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.exec.persistent.occupancy import find_grid, unsupported
@@ -27,8 +24,7 @@ from rdrr_runtime.sequences.step import Step
 from support.comparison import relative_error
 from support.dawn_device import open_dawn_device, why_no_dawn
 from support.masks import packed
-from support.packages import SMALL, VOCAB, llama_manifest, write_random_package
-from support.seeds import generator_of
+from support.packages import VOCAB, llama_manifest, write_random_package
 
 PROMPT = (5, 9, 1, 7, 20)
 ONE = Persistence((Grid(128, 1),), "a test asks for it", polls=1000)
@@ -253,62 +249,6 @@ def test_a_sequence_alone_in_a_batch_takes_one_dispatch_a_token(launched, packag
         # The control: without blocks in int8 two sequences are launched phase by phase.
         rows = [Row(5, 0, 0), Row(9, 1, 0)]
         assert backend.batch(3, 64).greedy(rows, 4) == launched.batch(3, 64).greedy(rows, 4)
-
-
-INT8 = resolve({SOURCES[0]: {"q4kMatmul": "fused_q4k_int8"}})
-
-
-@pytest.fixture(scope="module")
-def in_blocks(request, tmp_path_factory):
-    """A package all of whose products are in int8, where a hint asks for it."""
-    folder, manifest = tmp_path_factory.mktemp("blocks"), llama_manifest(**SMALL, embedding="Q4_K")
-    return write_random_package(folder, manifest, generator_of(request))
-
-
-def _steps_of_a_batch(package, device, persistence, sequences, rows):
-    """Return ids of some sequences of a batch, the dispatches of a step, and the next logits.
-
-    The logits say what the steps have left in the caches.
-    """
-    with closing(
-        GpuBackend(package, context=64, device=device, persistence=persistence, policy=INT8)
-    ) as backend:
-        batch = backend.batch(sequences, 64)
-        batch.fill([Row(id_ + row, row, at) for at, id_ in enumerate(PROMPT) for row in rows])
-        first = [Row(3 + row, row, len(PROMPT)) for row in rows]
-        batch.greedy(first, 1)
-        before = device.counters.copy()
-        ids = batch.greedy(first, TOKENS)
-        steps = device.counters.since(before).dispatches / TOKENS
-        logits = batch.logits(
-            [Row(ids[at][-1], row, len(PROMPT) + TOKENS) for at, row in enumerate(rows)]
-        )
-        return ids, steps, logits
-
-
-@pytest.mark.parametrize(
-    ("sequences", "rows"), [(2, (0, 1)), (8, (0, 1, 2, 4, 7)), (8, tuple(range(8)))], ids=str
-)
-def test_a_step_of_a_batch_is_one_dispatch_and_its_picks(in_blocks, device, sequences, rows):
-    expected, launched, logits = _steps_of_a_batch(in_blocks, device, None, sequences, rows)
-    ids, steps, after = _steps_of_a_batch(in_blocks, device, ONE, sequences, rows)
-    assert ids == expected
-    assert relative_error(after, logits) < 1e-3
-    assert (steps, launched) == (4, 13)  # behind the one are the argmax in two, and the advance
-
-
-def test_a_step_of_several_sequences_stays_dispatches_where_words_are_atomic():
-    device = SimpleNamespace(info=SimpleNamespace(aliased_writes=False))
-    limits.check_rows(SimpleNamespace(rows=1, linkable=()), device)
-    with pytest.raises(UnlinkableError, match="longer than dispatches"):
-        limits.check_rows(SimpleNamespace(rows=2, linkable=()), device)
-
-
-def test_a_batch_of_more_rows_is_launched(in_blocks, device):
-    rows = tuple(range(limits.MOST_ROWS + 1))
-    expected, launched, _ = _steps_of_a_batch(in_blocks, device, None, 16, rows)
-    ids, steps, _ = _steps_of_a_batch(in_blocks, device, ONE, 16, rows)
-    assert (ids, steps) == (expected, launched)
 
 
 def test_workgroups_that_do_not_meet_are_found_by_the_trial(launched, package, device):

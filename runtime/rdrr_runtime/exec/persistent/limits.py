@@ -14,7 +14,7 @@ from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase
 
 MOST_ROWS = 8
-"""Most rows of a pass in one dispatch. With 16 its threads hold more than there are registers."""
+"""Most rows of a pass in one dispatch; more were not measured."""
 
 SOFTWARE_ITERATIONS = 32_768
 """Most iterations of a thread's loops on a software adapter. Mesa's ends the loops of a shader
