@@ -265,7 +265,8 @@ def _small_batch(
 ) -> list[Phase]:
     """Return the product with a small batch, its matrices rounded to Q8_0 rows where they must."""
     norm = source.before if isinstance(source.before, RowNorm) else None
-    before = norm if can_normalise(build.ctx, served.k) and not served.halves else None
+    stages = not served.halves and can_normalise(build.ctx, served.product.weights, output)
+    before = norm if stages else None
     x = source.x
     if not source.int8 and before is None:
         x = _small_batch_in_int8(build, served, source)

@@ -225,14 +225,22 @@ def _staging(ctx: OpContext, used: RowsTuning, k: int, before: RowNorm | None) -
     return fields
 
 
-def can_normalise(ctx: OpContext, k: int) -> bool:
-    """Return whether the kernel can normalise the K inputs of each row as it stages them.
+def can_normalise(ctx: OpContext, weights: Sequence[GpuWeight], output: Output) -> bool:
+    """Return whether the kernel can normalise the inputs of each row as it stages them.
 
     That saves a phase in one dispatch. Each workgroup does it, so it pays only for few elements.
+
+    Args:
+        ctx: Lowering context.
+        weights: The matrices [N, K].
+        output: Output of the product.
     """
-    rows = at_a_time(ctx.max_rows, ROWS_AT_A_TIME)
-    fits = ctx.grid is not None and small_batch_bytes(rows, k) <= GRID_STAGED_BYTES
-    return fits and rows * _quads(ctx, rows, k) <= MAX_QUADS
+    if ctx.grid is None:
+        return False
+    rows, k = at_a_time(ctx.max_rows, ROWS_AT_A_TIME), weights[0].k
+    fits = small_batch_bytes(rows, k) <= GRID_STAGED_BYTES
+    buffers = 3 + len(weights) + len(output.ys) + (output.bias is not None)
+    return fits and buffers <= MAX_BUFFERS and rows * _quads(ctx, rows, k) <= MAX_QUADS
 
 
 def _quads(ctx: OpContext, rows: int, k: int) -> int:

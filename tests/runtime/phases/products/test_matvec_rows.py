@@ -259,7 +259,6 @@ def test_on_a_grid_the_rows_of_the_step_are_normalised_as_they_are_staged(
     near = in_int8((x / root * (1.0 + gain)).astype(np.float32)).astype(np.float64)
     weight, values = stored(any_bench, rng, "Q4_K", n, k)
     ctx = replace(any_bench.context(rows, max_rows=max_rows), grid=Grid(512, 2))
-    assert can_normalise(ctx, k)
     y, norm = any_bench.poisoned(max_rows, n), RowNorm(any_bench.upload(gain), EPS, 1.0)
     operands = (weight,), any_bench.upload(x), Output((y,))
     any_bench.run(matvec_rows(ctx, *operands, before=norm, label="t"), max_rows)
@@ -268,12 +267,24 @@ def test_on_a_grid_the_rows_of_the_step_are_normalised_as_they_are_staged(
     assert np.isnan(result[rows:]).all()
 
 
-def test_long_rows_are_normalised_by_a_phase_of_their_own(bench) -> None:
-    on_grid = replace(bench.context(8), grid=Grid(512, 132))
-    assert can_normalise(on_grid, 512)
-    assert not can_normalise(on_grid, 2048)
-    assert can_normalise(replace(bench.context(4), grid=Grid(512, 132)), 2048)
-    assert not can_normalise(bench.context(4), 2048)  # the control: no grid
+@pytest.mark.parametrize(
+    ("rows", "k", "matrices", "grid", "fits"),
+    [
+        (8, 512, 1, Grid(512, 132), True),
+        (8, 2048, 1, Grid(512, 132), False),  # too many elements for a thread
+        (4, 2048, 1, Grid(512, 132), True),
+        (4, 2048, 1, None, False),
+        (4, 512, 2, Grid(512, 132), True),
+        (4, 512, 3, Grid(512, 132), False),  # a buffer more than devices bind
+    ],
+)
+def test_rows_are_normalised_as_they_are_staged_where_that_pays(
+    bench, rows, k, matrices, grid, fits
+) -> None:
+    weight = allocate_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (64, k), "w")
+    output = Output((bench.poisoned(rows, 64),) * matrices)
+    ctx = replace(bench.context(rows), grid=grid)
+    assert can_normalise(ctx, (weight,) * matrices, output) == fits
 
 
 @pytest.mark.parametrize("k", [96, 2304])
