@@ -7,11 +7,13 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from rdrr_device.device import Device
 from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.choice.hints import SOURCES, resolve
 from rdrr_runtime.exec.persistent import comparing, modules
 from rdrr_runtime.exec.persistent.choice import Persistence
+from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.context import Grid
@@ -227,6 +229,28 @@ def test_a_pass_that_cannot_be_lowered_for_a_grid_stays_as_it_is(
     monkeypatch.setattr(Plan, "lower", refuses_grids)
     assert _decoded(package, device, COMPARES) == expected
     assert _decoded(package, device, COMPARES, settles=True)[1] == expected[1]
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_a_pass_for_which_one_dispatch_does_not_pay_is_not_compiled(
+    package, device, expected, monkeypatch, pays
+):
+    """Compiling takes seconds, in which the pass is slower."""
+    compiled: list[str] = []
+    build_ahead = Device.build_ahead
+
+    def remembers(self, kernels):
+        given = tuple(kernels)
+        compiled.extend(kernel.label for kernel in given)
+        build_ahead(self, given)
+
+    monkeypatch.setattr(comparing, "PASSES", GROUP)
+    monkeypatch.setattr(comparing, "better", lambda *_: False)
+    if not pays:
+        monkeypatch.setattr(modules, "check_waits", _raises(UnlinkableError("it does not pay")))
+    monkeypatch.setattr(Device, "build_ahead", remembers)
+    assert _decoded(package, device, COMPARES) == expected
+    assert ("persistent" in compiled) is pays
 
 
 @pytest.mark.thorough

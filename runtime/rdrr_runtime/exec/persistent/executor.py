@@ -21,7 +21,6 @@ from rdrr_format.errors import RdrrError
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared, TokenPass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
-from rdrr_runtime.exec.persistent.limits import check_loops, check_rows, check_waits
 from rdrr_runtime.exec.persistent.linking import ITEMS, WAITS
 from rdrr_runtime.exec.persistent.modules import Modules
 from rdrr_runtime.phases.context import Grid
@@ -171,10 +170,7 @@ class PersistentExecutor(DispatchExecutor):
     def _try(self, token_pass: TokenPass) -> str | None:
         try:
             whole = self.on_grid(token_pass)
-            check_rows(whole, self.device)
-            check_loops(whole.linkable, self.grid, self.device)
             module = self._modules.get(whole)
-            check_waits(whole, module.linked)
             table = module.linked.table.copy()
             table[:, ITEMS], table[:, WAITS] = 0, 1
             idle = self._modules.bind(module, table)

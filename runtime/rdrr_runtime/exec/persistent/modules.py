@@ -22,7 +22,7 @@ from rdrr_device.shaders import storage_bindings, with_binding_numbers
 from rdrr_runtime.compile.lowering.graph import Pass
 from rdrr_runtime.exec.persistent.declarations import UnlinkableError
 from rdrr_runtime.exec.persistent.handover import BINDINGS, empty_words
-from rdrr_runtime.exec.persistent.limits import check_limits
+from rdrr_runtime.exec.persistent.limits import check_limits, check_loops, check_rows, check_waits
 from rdrr_runtime.exec.persistent.linking import Linked, link
 from rdrr_runtime.phases.context import Grid
 
@@ -73,7 +73,8 @@ class Modules:
         """Return a pass as one kernel; it is linked once.
 
         Raises:
-            UnlinkableError: Its phases cannot be joined, or the device does not allow it.
+            UnlinkableError: Its phases cannot be joined, or the device does not allow it, or one
+                dispatch does not pay for it.
         """
         key = id(whole)
         if key not in self._made:
@@ -123,6 +124,8 @@ class Modules:
         return self._device.bind(Dispatch(kernel, slices, Work(self._grid.groups), "whole pass"))
 
     def _link(self, whole: Pass) -> Linked:
+        check_rows(whole, self._device)
+        check_loops(whole.linkable, self._grid, self._device)
         # The logits are a result, since phases that sample are launched behind the pass.
         linked = link(
             whole.linkable,
@@ -131,6 +134,7 @@ class Modules:
             aliased=self._device.info.aliased_writes,
         )
         check_limits(linked, self._device)
+        check_waits(whole, linked)
         return linked
 
     def _link_or_refuse(self, whole: Pass) -> Linked:

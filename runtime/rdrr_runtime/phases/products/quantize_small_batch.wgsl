@@ -48,7 +48,7 @@ override HEAD_DIM: u32;
 {% include "snippets/reduce_sum.wgsl" %}
 var<workgroup> scales: array<{{ "f32, 4u" if HALVES else "vec2<f32>, 2u" }} * UNITS>;  // as in y, but not yet divided by the root mean square
 {% endif %}
-{% set LANES_TOGETHER = 8 %}
+{% set LANES_TOGETHER, SUMMED = 8, not HALVES %}
 {% include "products/snippets/quantize_quad.wgsl" %}
 
 {% if INPUT == "combine" %}

@@ -18,7 +18,9 @@ fn of_other(value: u32, distance: u32, t: u32, subgroup_size: u32) -> u32 {
 struct Quad {
     codes: u32,
     scale: f32,  // of the group
+{% if SUMMED %}
     sum: i32,    // of the codes of the group
+{% endif %}
 }
 
 fn quantized(v: vec4<f32>, t: u32, subgroup_size: u32) -> Quad {
@@ -29,9 +31,11 @@ fn quantized(v: vec4<f32>, t: u32, subgroup_size: u32) -> Quad {
     let amax = bitcast<f32>(largest);
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let codes = pack4xI8(vec4<i32>(round(v * inverse)));
+{% if SUMMED %}
     var sum = dot4I8Packed(codes, 0x01010101u);
 {% for distance in (1, 2, 4) if distance < SHARING %}
     sum += bitcast<i32>(of_other(bitcast<u32>(sum), {{ distance }}u, t, subgroup_size));
 {% endfor %}
-    return Quad(codes, amax / 127.0, sum);
+{% endif %}
+    return Quad(codes, amax / 127.0{{ ", sum" if SUMMED }});
 }

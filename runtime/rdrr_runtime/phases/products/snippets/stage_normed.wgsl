@@ -7,7 +7,7 @@ override EPS: f32;
 override OFFSET: f32;
 var<workgroup> squares: array<f32, WG>;  // one for 16 threads
 
-{% set SHARING, LANES_TOGETHER = 8, 16 %}
+{% set SHARING, LANES_TOGETHER, SUMMED = 8, 16, true %}
 {% include "snippets/abs_max.wgsl" %}
 {% include "products/snippets/quantize_quad.wgsl" %}
 
