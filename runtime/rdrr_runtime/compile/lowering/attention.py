@@ -36,7 +36,7 @@ from rdrr_runtime.phases.attention.attention import (
 )
 from rdrr_runtime.phases.attention.attention_decode_tuning import DECODE_SPLITS, default_split
 from rdrr_runtime.phases.attention.attention_tiled import with_splits
-from rdrr_runtime.phases.attention.head_transform import HeadTransform, QueryScale
+from rdrr_runtime.phases.attention.head_transform import NO_TRANSFORM, HeadTransform, QueryScale
 from rdrr_runtime.phases.attention.spec import AttentionSpec, DistanceBias, SplitTuning
 from rdrr_runtime.phases.cache.kv_store import kv_store
 from rdrr_runtime.phases.products.fusion import AttentionSplits, HeadGates, Input, Output
@@ -61,7 +61,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     spec = attention_spec(build, projections.attention, split)
     projected = fused_product(build, [build.matrix(linear.weight) for linear in linears])
     out = _output(build, pattern, spec)
-    both = projections.head_norms is not None and projections.ropes is not None
+    rotation, normed = _rotation(build, projections), projections.head_norms is not None
     norm, readers = projections.norm, len(linears)
     alone = norm is None or build.body.readers[norm.out] == readers
     usual = projections.is_usual and alone
@@ -70,7 +70,7 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
         build.model.preferences.hint("attentionDecode") is None
         and (may_compute(build.body, norm, readers) if one_row else usual)
         and (one_row or build.spec.slots is Slots.DISTINCT)
-        and decode.refusal(build.ctx, spec, norm_and_rope=both) is None
+        and decode.refusal(build.ctx, spec, rotation, normed=normed) is None
     )
     if projected is None or out is None or not same_biases or not can_run:
         return 0
@@ -192,14 +192,19 @@ def _distance_bias(build: PassBuilder, op: Attention) -> DistanceBias | None:
     return DistanceBias.of(build.vector(op.bias), op.bias.shape[0], op.bias_distance)
 
 
+def _rotation(build: PassBuilder, pattern: Projections) -> HeadTransform:
+    """Return the rotation that a layer applies to queries and keys before attention."""
+    if pattern.ropes is None:
+        return NO_TRANSFORM
+    rope = pattern.ropes[0]
+    pairs = build.model.graph.ropes[rope.table].rotary_dim // 2
+    table = build.model.ropes[rope.table]
+    return HeadTransform(pairs=pairs, table=table, interleaved=rope.interleaved)
+
+
 def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
     """Return the norms and rotation that a layer applies to queries and keys before attention."""
-    transform = HeadTransform()
-    if pattern.ropes is not None:
-        rope = pattern.ropes[0]
-        pairs = build.model.graph.ropes[rope.table].rotary_dim // 2
-        table = build.model.ropes[rope.table]
-        transform = replace(transform, pairs=pairs, table=table, interleaved=rope.interleaved)
+    transform = _rotation(build, pattern)
     if pattern.head_norms is not None:
         norm = pattern.head_norms[0]
         names = [norm.weight.name for norm in pattern.head_norms if norm.weight is not None]

@@ -24,7 +24,11 @@ from rdrr_runtime.phases.attention.attention_decode_tuning import (
     heads_of_item,
     shares_of,
 )
-from rdrr_runtime.phases.attention.head_transform import HeadTransform, TransformRecord
+from rdrr_runtime.phases.attention.head_transform import (
+    NO_TRANSFORM,
+    HeadTransform,
+    TransformRecord,
+)
 from rdrr_runtime.phases.attention.spec import AttentionRecord, AttentionSpec
 from rdrr_runtime.phases.cache.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.context import OpContext
@@ -129,17 +133,28 @@ class AttentionDecode(AttentionRecord, TransformRecord):
         return True
 
 
-def refusal(ctx: OpContext, spec: AttentionSpec, *, norm_and_rope: bool = False) -> str | None:
+def refusal(
+    ctx: OpContext,
+    spec: AttentionSpec,
+    rotation: HeadTransform = NO_TRANSFORM,
+    *,
+    normed: bool = False,
+) -> str | None:
     """Return why the phase cannot compute an attention, or None if it can.
 
     Args:
         ctx: Lowering context.
         spec: Specification of the attention.
-        norm_and_rope: Whether queries and keys are both normalised and rotated.
+        rotation: Rope of queries and keys.
+        normed: Whether they are normalised.
     """
     dtype, head_dim = spec.cache.dtype, spec.cache.head_dim
-    if spec.sinks is not None and norm_and_rope:
+    if spec.sinks is not None and normed and rotation.pairs:
         return f"norm, rope and sinks together need more than {MAX_BUFFERS} buffers"
+    if not rotation.is_of_words:
+        return (
+            f"words of 4 elements have to be rotated whole, and {rotation.pairs} pairs are rotated"
+        )
     if not spec.causal:
         return "the attention is not causal, so a key is needed before its row runs"
     if ctx.max_rows > 1 and not ctx.multi_sequence:

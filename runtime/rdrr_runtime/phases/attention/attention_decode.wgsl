@@ -41,6 +41,7 @@
 {% include "snippets/step.wgsl" %}
 {% include "cache/snippets/kv.wgsl" %}
 {% include "attention/snippets/scores.wgsl" %}
+{% set BY_WORD = true %}
 {% include "attention/snippets/head_transform.wgsl" %}
 {% include "snippets/ordered.wgsl" %}
 var<storage, read> current: Step;

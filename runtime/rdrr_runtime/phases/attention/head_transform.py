@@ -74,6 +74,11 @@ class HeadTransform:
     query: QueryScale | None = None
 
     @property
+    def is_of_words(self) -> bool:
+        """Whether 4 elements in a row are rotated together, with 4 others or among themselves."""
+        return self.pairs % (2 if self.interleaved else 4) == 0
+
+    @property
     def buffers(self) -> dict[str, BufferSlice]:
         """The operands that are present, by the names under which shaders declare them."""
         operands = {"table": self.table, "gains": self.gains}
@@ -111,3 +116,7 @@ class HeadTransform:
             raise FormatError(
                 "rotated pairs and a table of angles go together", where=label, found=self.pairs
             )
+
+
+NO_TRANSFORM = HeadTransform()
+"""Heads as they are projected."""

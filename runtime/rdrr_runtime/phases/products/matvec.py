@@ -32,6 +32,7 @@ from rdrr_runtime.phases.products.matvec_columns import (
 from rdrr_runtime.phases.products.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.products.matvec_tuning import (
     MAX_WORKGROUPS,
+    SUMMERS,
     TEAM,
     WORKGROUP,
     row_division,
@@ -179,8 +180,9 @@ def matvec(
             ctx, variant, outputs, k, int8=int8, output=output, partials=partials
         )
         combines = isinstance(source.before, AttentionSplits)
+        units = max(weight.form.units(k) for weight in weights)
         divided = row_division(
-            ctx, tuning_key.used, outputs, gate=gate, combines=combines, quantizes=output.int8
+            ctx, tuning_key.used, outputs, units, output=output, combines=combines
         )
     threads, team, rows = divided.threads, divided.team, divided.rows
     tiles = [-(-(outputs if gate else weight.n) // rows) for weight in bound.weights]
@@ -204,6 +206,7 @@ def matvec(
         at_once=0 if weight is None else outputs_at_once(weight, threads),
         scale_quads=scale_quads(weight, threads) if column and weight else 0,
         per_team=divided.per_team,
+        summers=SUMMERS if divided.spread else 0,
         tile_groups=divided.tile_groups,
         quads=held_quads(ctx, shape, threads) if column else 0,
         subgroups=ctx.subgroups,

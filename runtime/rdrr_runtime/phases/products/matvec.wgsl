@@ -31,7 +31,7 @@
 //
 // A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
 // every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
-// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory.
+// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory{{ ", and T may be any number" if SUMMERS }}.
 {% if COLUMN %}
 // Blocks along N have one scale for a group of outputs at each k. So for each group of a tile the scaled input
 // a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %} (snippets/stage_tile.wgsl), and the minimums contribute one sum to all outputs
@@ -214,7 +214,7 @@ var<workgroup> gated: array<f32, {{ PAIRS or "KEPT_TILES * ROWS" }}>;
 {% include "snippets/sigmoid.wgsl" %}
 
 {% endif %}
-{% include "snippets/team_sum.wgsl" %}
+{% include "products/snippets/spread_sum.wgsl" if SUMMERS else "snippets/team_sum.wgsl" %}
 {% if DOWN %}
 {% include "products/snippets/down.wgsl" %}
 {% endif %}
@@ -225,11 +225,21 @@ var<workgroup> gated: array<f32, {{ PAIRS or "KEPT_TILES * ROWS" }}>;
 fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     var team = thread.index / T;
     var lane = thread.index % T;
-{% if SUBGROUPS %}
+{% if SUMMERS %}
+    let t = {{ "thread.subgroup * subgroup_size + thread.lane" if SUBGROUPS else "thread.index" }};
+    team = min(t / T, ROWS - 1u);  // threads beyond the last team compute what nobody adds up
+    lane = t % T;
+    let own_team = t / {{ SUMMERS }}u;
+    let own_lane = t % {{ SUMMERS }}u;
+{% elif SUBGROUPS %}
     if (subgroup_size >= T) {
         team = (thread.subgroup * subgroup_size + thread.lane) / T;
         lane = thread.lane % T;
     }
+{% endif %}
+{% if not SUMMERS %}
+    let own_team = team;
+    let own_lane = lane;
 {% endif %}
 {% if INPUT == "combine" %}
     load_stats(thread.index);
@@ -289,7 +299,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         var acc = Sums();
 {% if OUTPUT == "add" %}
         // Here, so that it is not waited for at the end.
-        let residual = f32(y[min(outputs.x + in_tile(team, min(lane, {{ PER_TEAM - 1 }}u)), outputs.y - 1u)]);
+        let residual = f32(y[min(outputs.x + in_tile(own_team, min(own_lane, {{ PER_TEAM - 1 }}u)), outputs.y - 1u)]);
 {% endif %}
 {% if COLUMN %}
 {% if QUADS %}
@@ -340,9 +350,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         }
 {% endif %}
 {% endfor %}
-        let sum = team_sum(acc, thread, subgroup_size, team);
-        let own_row = in_tile(team, lane);
-        if (lane < {{ PER_TEAM }}u{{ " && outputs.x + own_row < outputs.y" if not (INT8_OUT or DOWN) }}) {
+        let sum = team_sum(acc, thread, subgroup_size, {{ "t" if SUMMERS else "team" }});
+        let own_row = in_tile(own_team, own_lane);
+        if (own_lane < {{ PER_TEAM }}u{{ " && own_team < ROWS" if SUMMERS }}{{ " && outputs.x + own_row < outputs.y" if not (INT8_OUT or DOWN) }}) {
             let n = outputs.x + own_row;
 {% set squares = 1 if INPUT == "norm" else 0 %}
 {% set less = "totals" ~ ("[" ~ squares ~ "u + lane / " ~ EACH ~ "u]" if SUMMED > 1 else "") %}

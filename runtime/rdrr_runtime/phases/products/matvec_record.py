@@ -48,6 +48,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         scale_quads: Then with column-major matrices: quads of scales of the down projection that a
             thread loads before the products of gate and up.
         per_team: Outputs (or gated pairs) that a team computes at a time.
+        summers: Threads that add up the sums of a team, if teams have any number of threads and may
+            lie across subgroups; 0 if they have a power of two.
         tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
         quads: With column-major matrices: quads of inputs that a thread holds for all tiles; 0 to
             load them anew for each tile, one after the other.
@@ -81,6 +83,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     at_once: int = choice(0)
     scale_quads: int = choice(0)
     per_team: int = choice()
+    summers: int = choice(0)
     tile_groups: int = choice(1)
     quads: int = choice(0)
     subgroups: bool = choice()

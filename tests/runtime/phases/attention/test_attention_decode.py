@@ -123,6 +123,9 @@ CASES = [
     Case(80, 3, 3, "f16", 127, 20, window=100),
     Case(80, 8, 1, "f32", 300, 40),  # threads load vectors of several heads, at different elements
     Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True, interleaved=True),
+    Case(32, 4, 2, "f32", 100, 6, normed=True, interleaved=True),
+    Case(64, 8, 1, "f32", 63, 32, normed=True, tuning=DecodeTuning(128, 8)),  # two words a thread
+    Case(80, 8, 1, "f16", 63, 40, normed=True, tuning=DecodeTuning(128, 8)),
     Case(128, 4, 1, "f32", CONTEXT - 20, 64),
     Case(128, 4, 1, "f32", CONTEXT - 20, 32, interleaved=True, query=QueryScale(0.5, 7, 1)),
     Case(128, 4, 1, "f16", 63, 0, window=100, normed=True),
@@ -146,7 +149,8 @@ def test_the_combined_splits_equal_attention(
     spec = replace(spec, chunk=case.chunk)
     if case.sinks:
         spec = replace(spec, sinks=bench.upload(sinks))
-    assert refusal(ctx, spec, norm_and_rope=case.normed and pairs > 0) is None
+    rotation = HeadTransform(pairs, interleaved=case.interleaved)
+    assert refusal(ctx, spec, rotation, normed=case.normed) is None
     projected = normal(rng, heads + 2 * kv_heads, head_dim)
     angles = rng.uniform(0, 6.28, (context + 8, pairs))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)

@@ -14,6 +14,7 @@ from rdrr_runtime.phases.attention.attention_decode_tuning import (
     default_tuning,
     heads_of_item,
 )
+from rdrr_runtime.phases.attention.head_transform import HeadTransform
 from rdrr_runtime.phases.attention.spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.cache.kv_cache import KvSpec
 from rdrr_runtime.phases.context import Grid
@@ -86,6 +87,18 @@ def test_a_refusal_gives_the_reason(bench: Bench, changed, of_device, message) -
     reason = refusal(on_device(ctx, **of_device), asked(**changed))
     assert reason is not None
     assert message in reason
+
+
+@pytest.mark.parametrize(
+    ("pairs", "interleaved", "refused"),
+    [(32, False, False), (20, False, False), (6, False, True), (6, True, False), (5, True, True)],
+)
+def test_words_of_four_elements_are_rotated_whole(
+    bench: Bench, pairs: int, interleaved: bool, refused: bool
+) -> None:
+    spec = AttentionSpec(8, KvSpec(2, 64, CONTEXT), 1.0, split=SPLIT)
+    reason = refusal(bench.context(1), spec, HeadTransform(pairs, interleaved=interleaved))
+    assert (reason is not None and "rotated whole" in reason) is refused
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,12 @@ from rdrr_runtime.phases.products.fusion import Input, Output
 from rdrr_runtime.phases.products.matvec import MAX_OUTPUT_GROUPS, matvec, refusal
 from rdrr_runtime.phases.products.matvec_columns import ColumnShape, column_division, held_quads
 from rdrr_runtime.phases.products.matvec_record import Matvec
-from rdrr_runtime.phases.products.matvec_tuning import MANY_COMBINING, SOFTWARE, MatvecTuning
+from rdrr_runtime.phases.products.matvec_tuning import (
+    MANY_COMBINING,
+    SOFTWARE,
+    MatvecTuning,
+    row_division,
+)
 from rdrr_runtime.phases.weights.formats import FORMATS
 from rdrr_runtime.phases.weights.gpu_weight import GpuWeight
 from support.comparison import relative_error
@@ -325,6 +330,70 @@ def test_column_major_products_equal_the_reference(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case, int8: bool
 ) -> None:
     check(Operands(any_bench, rng, Layout.COLUMN), name, case, int8=int8)
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(("name", "case"), distributed(("Q4_K", "Q6_K", "Q8_0")), ids=str)
+def test_products_on_a_grid_equal_the_reference(
+    any_bench: Bench, rng: np.random.Generator, name: str, case: Case, int8: bool
+) -> None:
+    check(Operands(any_bench, rng, Layout.ROW), name, case, int8=int8, grid=Grid(256, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "team", "int8"),
+    [
+        ("Q4_K", Case("add", "plain", 2304, 14), 36, True),  # 7 teams of 36 have 252 of 256 threads
+        ("Q6_K", Case("store", "norm", 2304, 14), 36, True),
+        ("Q8_0", Case("best", "combine", 2304, 14), 36, True),
+        ("Q4_K", Case("best", "combine", 2304, 14), 36, False),
+        ("Q8_0", Case("store", "norm", 2304, 14), 36, False),
+        ("Q6_K", Case("add", "norm", 6208, 6), 56, True),  # two trips, the second is not whole
+        ("F16", Case("add", "norm", 576, 6), 72, False),
+    ],
+    ids=str,
+)
+def test_teams_across_subgroups_give_the_same_sums(
+    any_bench: Bench, rng: np.random.Generator, name: str, case: Case, team: int, int8: bool
+) -> None:
+    operands, grid = Operands(any_bench, rng, Layout.ROW), Grid(256, 2)
+    units = FORMATS[name].units(case.k)
+    ctx, output = replace(any_bench.context(1), grid=grid), Output((), case.output)
+    division = row_division(ctx, MatvecTuning(256), case.n, units, output=output)
+    assert (division.team, division.spread) == (team, case.n // 2)
+    check(operands, name, case, int8=int8, grid=grid)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "units", "gate", "expected"),
+    [
+        (2048, 128, False, (32, 1, 0)),  # down of llama-1b: 128 tiles for 132 workgroups
+        (3072, 32, False, (32, 2, 0)),
+        (8192, 32, True, (32, 2, 0)),
+        (128_256, 32, False, (32, 2, 0)),
+        (4096, 16, False, (16, 1, 0)),  # Qwen3 0.6B, whose rows have 16 units
+        (3072, 16, True, (16, 1, 0)),
+        (151_936, 16, False, (16, 2, 0)),
+        (1024, 48, False, (48, 1, 8)),  # its down projection, with 64 tiles of the usual teams
+        (1024, 32, False, (32, 1, 0)),
+        (6912, 18, True, (8, 1, 0)),  # Gemma 3 1B
+        (1152, 108, False, (56, 1, 9)),
+        (1152, 16, False, (32, 1, 0)),
+        (576, 72, False, (72, 1, 5)),  # SmolLM 135M in F16
+        (960, 72, False, (32, 1, 0)),
+    ],
+)
+def test_threads_of_a_grid_load_few_units_in_turn(
+    bench: Bench, outputs: int, units: int, gate: bool, expected: tuple[int, int, int]
+) -> None:
+    ctx = on_device(bench.context(1), grid=Grid(512, 132), max_threads=512, software=False)
+    output = Output((), "gate" if gate else "store", int8=gate)
+    division = row_division(ctx, MatvecTuning(512), outputs, units, output=output)
+    assert (division.team, division.per_team, division.spread) == expected
+    launched = row_division(
+        replace(ctx, grid=None), MatvecTuning(512), outputs, units, output=output
+    )
+    assert launched.team == 32, "teams launched by themselves are those of the tuning"
 
 
 @pytest.mark.parametrize("most_quads", [0, 8], ids=["loaded for each tile", "held"])

@@ -9,15 +9,6 @@ fn first_of_pair(pair: u32) -> u32 {
 fn partner(first: u32) -> u32 {
     return first + 1u;
 }
-
-// Number of the pair that an element belongs to.
-fn pair_of(element: u32) -> u32 {
-    return element / 2u;
-}
-
-fn is_second(element: u32) -> bool {
-    return element % 2u == 1u;
-}
 {% else %}
 // Index of the first element of a pair.
 fn first_of_pair(pair: u32) -> u32 {
@@ -27,15 +18,6 @@ fn first_of_pair(pair: u32) -> u32 {
 // Index of the second element of the pair that begins at an element.
 fn partner(first: u32) -> u32 {
     return first + PAIRS;
-}
-
-// Number of the pair that an element belongs to.
-fn pair_of(element: u32) -> u32 {
-    return element % PAIRS;
-}
-
-fn is_second(element: u32) -> bool {
-    return element >= PAIRS;
 }
 {% endif %}
 
