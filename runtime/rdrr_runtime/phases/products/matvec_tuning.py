@@ -39,8 +39,8 @@ of a short row idle. A token of Qwen3 0.6B took 576 us on an H200 with teams of 
 units, and 48 for the 48 units of few outputs, and 647 us with 32 for all."""
 
 SUMMERS = 8
-"""Threads that add up the sums of a team across subgroups. Such teams have a multiple of so many,
-whose loads are whole lines."""
+"""Threads that add up the sums of a team across subgroups, which has no fewer. It has a multiple of
+them if there are enough, so that its loads are whole lines."""
 
 MANY_COMBINING = 200
 """Workgroups of a product that combines partial results of attention beyond which each team
@@ -185,21 +185,21 @@ def _grid_division(
     """
     assert ctx.grid is not None, "only a grid has a number of workgroups"
     groups, threads = ctx.grid.groups, usual.threads
-    per_team = (2, 1) if outputs % 2 == 0 else (1,)
+
+    def loads(division: Division) -> int:
+        return division.loads(outputs, units, groups)
+
     smaller = (
-        Division(threads, team, each)
+        Division(threads, team, per_team)
         for team in GRID_TEAMS
-        for each in per_team
+        for per_team in ((2, 1) if outputs % 2 == 0 else (1,))
         if team < usual.team
     )
-    fewest = min(
-        smaller, key=lambda division: division.loads(outputs, units, groups), default=usual
-    )
-    loads = usual.loads(outputs, units, groups)
-    best = fewest if 10 * fewest.loads(outputs, units, groups) <= 9 * loads else usual
+    fewest = min(smaller, key=loads, default=usual)
+    best = fewest if 10 * loads(fewest) <= 9 * loads(usual) else usual
     spread = _spread_division(threads, -(-outputs // groups), units)
-    pays = 2 * spread.loads(outputs, units, groups) <= best.loads(outputs, units, groups)
-    return spread if pays and spreads and spread.team > best.team else best
+    is_wider = spread.team > best.team and spread.team >= SUMMERS
+    return spread if spreads and is_wider and 2 * loads(spread) <= loads(best) else best
 
 
 def _spread_division(threads: int, rows: int, units: int) -> Division:

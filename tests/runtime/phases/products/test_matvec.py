@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rdrr_runtime.phases.products.matvec_record import Matvec
 from rdrr_runtime.phases.products.matvec_tuning import (
     MANY_COMBINING,
     SOFTWARE,
+    SUMMERS,
     MatvecTuning,
     row_division,
 )
@@ -362,6 +364,18 @@ def test_teams_across_subgroups_give_the_same_sums(
     division = row_division(ctx, MatvecTuning(256), case.n, units, output=output)
     assert (division.team, division.spread) == (team, case.n // 2)
     check(operands, name, case, int8=int8, grid=grid)
+
+
+def test_the_sums_of_every_team_across_subgroups_are_added_up(bench: Bench) -> None:
+    spread = 0
+    for threads, team in product((64, 256, 512), (4, 8, 32)):
+        ctx = replace(bench.context(1), grid=Grid(threads, 5))
+        for outputs, units in product(range(1, 400, 3), range(1, 130, 3)):
+            tuning = MatvecTuning(threads, team)
+            division = row_division(ctx, tuning, outputs, units, output=Output(()))
+            assert division.spread * max(SUMMERS, division.team) <= threads
+            spread += division.spread > 0
+    assert spread > 1000
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 // Sums over teams of T threads, any number of them, through workgroup memory. Thread t has that of team t / SUMMERS:
-// so many threads add up a team's values, or each of them all of these where subgroups are smaller.
+// SUMMERS threads share the values of a team, or each of them adds up all where subgroups are smaller.
 const SUMMERS = {{ SUMMERS }}u;
 
 fn team_sum(v: Sums, thread: Thread, subgroup_size: u32, t: u32) -> Sums {
