@@ -171,9 +171,9 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dic
         backends[name] = stack.enter_context(closing(backend))
     compared = compare_kinds(backends, opened.manifest.architecture.vocab_size, work)
     model = backends["persistent"]
-    kernel = next(
-        decision.kernel for decision in model.info.decisions if decision.op == "decode pass"
-    )
+    decision = next(taken for taken in model.info.decisions if taken.op == "decode pass")
+    kernel = decision.kernel
+    print(f"decode pass as {kernel}: {decision.reason}")
     table(
         ("tokens/s", "dispatches", kernel, "ratio", "equal ids"),
         [
