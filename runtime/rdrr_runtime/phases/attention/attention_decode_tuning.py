@@ -174,15 +174,15 @@ def default_split(ctx: OpContext, cache: KvSpec, heads: int) -> SplitTuning:
         cache: Sizes and type of the caches.
         heads: Query heads.
     """
-    if ctx.max_rows > 1:
-        items = cache.kv_heads
-        if ctx.grid is not None:
-            items = heads // heads_of_grid(ctx, heads, heads // cache.kv_heads)
-        at_once = _workgroups_at_once(ctx) // (ctx.max_rows * items)
-        return SplitTuning(BLOCK, max(1, min(MAX_BATCH_SPLITS, at_once, cache.context // BLOCK)))
+    items, at_once = cache.kv_heads, WORKGROUPS_AT_ONCE
     if ctx.grid is not None:
         items = heads // heads_of_grid(ctx, heads, heads // cache.kv_heads)
-        return SplitTuning(GRID_KEYS, max(GRID_SPLITS, ctx.grid.groups // items))
+        at_once = ctx.grid.groups
+    if ctx.max_rows > 1:
+        most = min(MAX_BATCH_SPLITS, at_once // (ctx.max_rows * items), cache.context // BLOCK)
+        return SplitTuning(BLOCK, max(1, most))
+    if ctx.grid is not None:
+        return SplitTuning(GRID_KEYS, max(GRID_SPLITS, at_once // items))
     return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
 
@@ -235,10 +235,6 @@ def heads_of_grid(ctx: OpContext, heads: int, group: int) -> int:
     items = GRID_SPLITS if ctx.max_rows == 1 else ctx.max_rows
     enough = (count for count in divisors(group) if heads // count * items <= ctx.grid.groups)
     return next(enough, group)
-
-
-def _workgroups_at_once(ctx: OpContext) -> int:
-    return WORKGROUPS_AT_ONCE if ctx.grid is None else ctx.grid.groups
 
 
 def divisors(group: int) -> list[int]:

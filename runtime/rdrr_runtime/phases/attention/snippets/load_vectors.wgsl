@@ -16,7 +16,7 @@ const SUMMERS = {{ SUMMERS }}u;  // threads that sum up the squares of one vecto
 
 {% if FORM.norm_spans_heads %}
 // The norm spans all queries, or all keys.
-fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
+fn compute_inverse_rms(row: u32, t: u32) {
     let row_first = row * (HEADS + NEW_HEADS * KV_HEADS) * HEAD_DIM;
 {% for first, count, vectors in (("0u", "HEADS", "t < GROUP"), ("HEADS * HEAD_DIM", "KV_HEADS", "t == GROUP"))[: 2 if STORES else 1] %}
     {
@@ -51,7 +51,7 @@ fn compute_inverse_rms(row: u32, first_head: u32, t: u32) {
 {% endfor %}
 }
 {% else %}
-fn compute_inverse_rms(t: u32) {
+fn compute_inverse_rms(row: u32, t: u32) {
     let vector = t / SUMMERS;
     if (vector < {{ NORMED }}) {
         var sum = 0.0;
@@ -85,20 +85,12 @@ fn gains_at(first_head: u32, vector: u32, i: u32) -> vec4<f32> {
 {% set EARLY_NORM = NORM and not FORM.norm_after_rope %}
 {% set PARTNER = ROPE and not INTERLEAVED %}
 
-// What a thread loads for a word, beside the vectors: all of it comes from memory.
+// What a thread loads for a word, beside the vectors: all of it comes from memory. What a layer lacks is zero and unused.
 struct Constants {
-{% if NORM %}
     gain: vec4<f32>,
-{% if EARLY_NORM and PARTNER %}
     partner_gain: vec4<f32>,
-{% endif %}
-{% endif %}
-{% if ROPE %}
     cosine: vec4<f32>,
     sine: vec4<f32>,  // negative for the first element of a pair
-{% else %}
-    none: f32,
-{% endif %}
 }
 {% if PARTNER %}
 
@@ -164,10 +156,8 @@ fn load_vectors(row: u32, first_head: u32, has_new: bool, t: u32) {
         partial[word] = vec4<f32>(projected[vector_at(row, first_head, word / WORDS) + word % WORDS]);
     }
     workgroupBarrier();
-{% if NORM and FORM.norm_spans_heads %}
-    compute_inverse_rms(row, first_head, t);
-{% elif NORM %}
-    compute_inverse_rms(t);
+{% if NORM %}
+    compute_inverse_rms(row, t);
 {% endif %}
     let query_scale = SCALE * query_factor(position);
     for (var word = t; word < words; word += WG) {
@@ -176,7 +166,7 @@ fn load_vectors(row: u32, first_head: u32, has_new: bool, t: u32) {
             query[word] = partial[word]{{ " * inverse_rms[GROUP + 1u]" if FORM.values_normed }};
             continue;
         }
-        if (word != t) {
+        if (word != t{{ " && WG % WORDS != 0u" if not NORM }}) {  // all words of a thread may have the same angles
             constants = constants_of(position, first_head, vector, word % WORDS);
         }
         query[word] = select(query_scale, 1.0, vector == GROUP) * transformed(vector, word % WORDS, constants);
