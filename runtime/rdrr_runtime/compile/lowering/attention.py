@@ -59,6 +59,9 @@ def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> int:
     cache = build.cache.specs[projections.attention.layer]
     split = default_split(build.ctx, cache, projections.attention.heads)
     spec = attention_spec(build, projections.attention, split)
+    if build.ctx.grid is not None and one_row:
+        # As many splits with a window as without: layers of both kinds share the output projection.
+        spec = replace(spec, rows=cache.context)
     projected = fused_product(build, [build.matrix(linear.weight) for linear in linears])
     out = _output(build, pattern, spec)
     rotation, normed = _rotation(build, projections), projections.head_norms is not None

@@ -319,7 +319,9 @@ def down_projections(graph: Graph) -> frozenset[str]:
 def _load(loader: _Loader, graph: Graph) -> None:
     weights = loader.weights
     kinds = graph.weight_kinds()
-    for use in graph.weights():
+    uses = graph.weights()
+    # Those of a kind lie together: a pass in one dispatch has a copy of a kernel for each buffer.
+    for use in sorted(uses, key=loader.kind_of):
         if use.name in loader.left_out:
             continue
         if use.kind is WeightKind.VECTOR:
@@ -332,6 +334,8 @@ def _load(loader: _Loader, graph: Graph) -> None:
             weights.matrices[use.name] = matrix
     for group in _expert_groups(graph):
         weights.stacks[group[0].name] = loader.stack(group)
+    places = {use.name: place for place, use in enumerate(uses)}
+    weights.matrix_loads.sort(key=lambda load: places[load.uses[0].name])  # as shards are read
 
 
 def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
@@ -352,6 +356,10 @@ class _Loader:
     held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
     left_out: frozenset[str]  # tables that stay on the host
     downs: frozenset[str]  # down projections that may share a phase with gate and up
+
+    def kind_of(self, use: WeightUse) -> tuple[str, tuple[int, ...]]:
+        """Return the type and the sizes of a tensor."""
+        return self.package.tensor(use.name).dtype, use.shape
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """Allocate one matrix; `matmul` is False if it is only looked up."""

@@ -20,6 +20,13 @@ fn enter() {
     most_looks = gate.polls;
 }
 
+// Say that this thread has looked in vain.
+fn admit_failure() {
+    if (most_looks == 0u) {
+        atomicStore(&gate.failed, 1u);
+    }
+}
+
 // Whether an earlier dispatch failed; valid in all threads.
 fn has_failed(index: u32) -> bool {
     if (index == 0u) {
@@ -35,6 +42,7 @@ fn has_failed(index: u32) -> bool {
 // what other workgroups wrote is in @coherent buffers, whose reads no cache of a multiprocessor serves. A second
 // one took 0.4 us of each wait on an H200, since every thread waits for all its accesses to memory there.
 fn all_arrived(index: u32, goal: u32) -> bool {
+    admit_failure();
     storageBarrier();
     workgroupBarrier();
     if (index == 0u) {
@@ -61,6 +69,7 @@ fn all_arrived(index: u32, goal: u32) -> bool {
 // The last of `groups` workgroups to leave prepares the gate for the next dispatch; returns whether this thread
 // does that.
 fn leave(index: u32, groups: u32) -> bool {
+    admit_failure();
     let is_last = index == 0u && atomicAdd(&gate.left, 1u) == groups - 1u;
     if (is_last) {
         atomicStore(&gate.arrived, 0u);

@@ -35,10 +35,6 @@ fn empty_half(second: bool, group: u32, groups: u32, index: u32) {
     }
 }
 
-fn give_up() {
-    atomicStore(&gate.failed, 1u);
-    most_looks = 0u;
-}
 {% if not ALIASED %}
 
 // Where a word is: neighbouring threads load the same words of neighbouring vectors, so these lie side by side.
@@ -67,19 +63,16 @@ fn put{{ width }}(at: u32, value: {{ type }}) {
 {% endif %}
 }
 
-// What element `at` of {{ width }} word{{ "s" if width > 1 }} is once it is full, with what it was at a first look.
+// What element `at` of {{ width }} word{{ "s" if width > 1 }} is once it is full, with what it was at a first look; if it is never full, an empty one.
 fn full{{ width }}(seen: {{ type }}, at: u32) -> {{ type }} {
-    if (!{{ any }}(seen == {{ type }}(EMPTY))) {
-        return seen;
+    var word = seen;
+    var looks = most_looks;
+    while ({{ any }}(word == {{ type }}(EMPTY)) & (looks > 0u)) {
+        word = seen{{ width }}(at);
+        looks--;
     }
-    for (var looks = 0u; looks < most_looks; looks++) {
-        let word = seen{{ width }}(at);
-        if (!{{ any }}(word == {{ type }}(EMPTY))) {
-            return word;
-        }
-    }
-    give_up();
-    return {{ type }}(0u);
+    most_looks = select(most_looks, 0u, looks == 0u);
+    return word;
 }
 
 fn taken{{ width }}(at: u32) -> {{ type }} {

@@ -75,7 +75,7 @@ class AttentionCombine(Record):
     """Parameters of attention_combine.wgsl.
 
     Attributes:
-        heads: Query heads.
+        k: Elements of all query heads of a row.
         head_dim: Head dimension.
         splits: Number of splits of the keys.
     """
@@ -83,7 +83,7 @@ class AttentionCombine(Record):
     shader = "attention/attention_combine"
 
     value: str = choice()
-    heads: int
+    k: int
     head_dim: int
     splits: int
 
@@ -225,7 +225,7 @@ def _combine(
     record = AttentionCombine(
         threads=power_of_two(spec.cache.head_dim // 4, 64, MAX_HEAD_DIM // 4),
         value=ctx.values,
-        heads=spec.heads,
+        k=spec.heads * spec.cache.head_dim,
         head_dim=spec.cache.head_dim,
         splits=spec.splits,
     )

@@ -50,10 +50,17 @@ SHORT_SPLIT = SplitTuning(32, 32)
 """For `FEW_KV_HEADS` or fewer, which occupy few workgroups: on an H200 Gemma 3 1B, with one,
 decodes 1.06 times as fast as with `SPLIT`, while Llama 3.2 1B, with 8, loses 2 %."""
 
-GRID_KEYS, GRID_SPLITS = 64, 8
-"""Fewest keys of a split, and fewest splits that there may be, if the workgroups are those of a
-grid. On an H100, behind 512 tokens, a token of llama-1b took 553 us with 8 splits of half of the
-heads, and 571 us with the defaults for dispatches; SmolLM 135M 513 and 537 us."""
+GRID_KEYS = 64
+"""Fewest keys of a split if the workgroups are those of a grid."""
+
+GRID_SPLITS, FEW_GRID_SPLITS = 8, 4
+"""Fewest splits that there may be on a grid, in long contexts and in short ones. With fewer splits
+a workgroup has fewer heads, so that more of them read the same keys, but the output projection has
+less to combine. On an H200 a token of llama-1b took 487 us with 8 splits behind 512 tokens and 638
+behind 8,000, with 4 splits 470 and 713 us; one of llama-8b 1,893 and 2,509, and 1,857 and 2,815."""
+
+SHORT_CONTEXT = 4096
+"""Most slots of a short context, which is half full when both take as long."""
 
 FEW_KV_HEADS = 2
 ENOUGH_ITEMS = 8
@@ -176,13 +183,13 @@ def default_split(ctx: OpContext, cache: KvSpec, heads: int) -> SplitTuning:
     """
     items, at_once = cache.kv_heads, WORKGROUPS_AT_ONCE
     if ctx.grid is not None:
-        items = heads // heads_of_grid(ctx, heads, heads // cache.kv_heads)
+        items = heads // heads_of_grid(ctx, heads, cache)
         at_once = ctx.grid.groups
     if ctx.max_rows > 1:
         most = min(MAX_BATCH_SPLITS, at_once // (ctx.max_rows * items), cache.context // BLOCK)
         return SplitTuning(BLOCK, max(1, most))
     if ctx.grid is not None:
-        return SplitTuning(GRID_KEYS, max(GRID_SPLITS, at_once // items))
+        return SplitTuning(GRID_KEYS, max(grid_splits(cache), at_once // items))
     return SHORT_SPLIT if cache.kv_heads <= FEW_KV_HEADS else SPLIT
 
 
@@ -209,13 +216,13 @@ def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
 def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default query heads of a workgroup, out of those that share a key-value head.
 
-    A row on a grid has as few as leave a workgroup for each of `GRID_SPLITS` splits. A batch has as
+    A row on a grid has as few as leave a workgroup for each of `grid_splits`. A batch has as
     few as leave no more workgroups than run at the same time. A single row has all
     of them with many key-value heads, else as few as leave a split at most `ENOUGH_ITEMS`
     workgroups. If there is no such number, they are all of them.
     """
     if ctx.grid is not None:
-        return heads_of_grid(ctx, spec.heads, spec.group)
+        return heads_of_grid(ctx, spec.heads, spec.cache)
     if ctx.max_rows == 1 and spec.cache.kv_heads > FEW_KV_HEADS:
         return spec.group
     whole = ctx.max_rows * spec.splits if ctx.max_rows > 1 else 1
@@ -224,15 +231,21 @@ def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     return next(enough, spec.group)
 
 
-def heads_of_grid(ctx: OpContext, heads: int, group: int) -> int:
+def grid_splits(cache: KvSpec) -> int:
+    """Return the fewest splits of the keys of a row on a grid."""
+    return FEW_GRID_SPLITS if cache.context <= SHORT_CONTEXT else GRID_SPLITS
+
+
+def heads_of_grid(ctx: OpContext, heads: int, cache: KvSpec) -> int:
     """Return the default query heads of a workgroup of the grid of `ctx`.
 
-    They are as few as leave a workgroup for each of `GRID_SPLITS` splits, or for each row of a
-    batch, whose splits would have to be combined; all that share a key-value head if there is no
-    such number.
+    They are as few as leave a workgroup for each of `grid_splits`, or for each row of a batch,
+    whose splits would have to be combined; all that share a key-value head if there is no such
+    number.
     """
     assert ctx.grid is not None, "only a grid has a number of workgroups"
-    items = GRID_SPLITS if ctx.max_rows == 1 else ctx.max_rows
+    group = heads // cache.kv_heads
+    items = grid_splits(cache) if ctx.max_rows == 1 else ctx.max_rows
     enough = (count for count in divisors(group) if heads // count * items <= ctx.grid.groups)
     return next(enough, group)
 

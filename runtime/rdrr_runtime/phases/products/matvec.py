@@ -35,6 +35,7 @@ from rdrr_runtime.phases.products.matvec_tuning import (
     SUMMERS,
     TEAM,
     WORKGROUP,
+    held_vectors,
     row_division,
     row_tuning,
     staged,
@@ -190,6 +191,11 @@ def matvec(
         tiles[1:] = [0] * len(tiles[1:])
     pairs = 0 if weight is None else pairs_of_item(weight, rows)
     items = outputs // pairs if pairs else min(sum(tiles), tuning_key.used.groups)
+    held, whole = (1, False)
+    if int8 and not column:
+        held, whole = held_vectors(ctx, source, k, threads)
+        # Unquantized matrices beside quantized ones read any of the inputs again.
+        whole = whole and not any(matrix.form.values for matrix in weights)
     record = Matvec(
         threads=threads,
         variant=variant,
@@ -209,6 +215,8 @@ def matvec(
         summers=SUMMERS if divided.spread else 0,
         tile_groups=divided.tile_groups,
         quads=held_quads(ctx, shape, threads) if column else 0,
+        held=held,
+        whole=whole,
         subgroups=ctx.subgroups,
         value=ctx.values,
         t=team,

@@ -11,7 +11,7 @@ from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.products.down import FEWEST_PAIRS, PAIRS
-from rdrr_runtime.phases.products.fusion import Output
+from rdrr_runtime.phases.products.fusion import Input, Output
 from rdrr_runtime.phases.weights.formats import UNIT
 
 WORKGROUP = 512
@@ -37,6 +37,9 @@ GRID_TEAMS = (16, 8, 4)
 """Threads of a team in one dispatch, beside the usual ones: with `TEAM`, threads that have no unit
 of a short row idle. A token of Qwen3 0.6B took 576 us on an H200 with teams of 16 for rows of 16
 units, and 48 for the 48 units of few outputs, and 647 us with 32 for all."""
+
+MOST_HELD = 4
+"""Most vectors of the input that a thread loads together."""
 
 SUMMERS = 8
 """Threads that add up the sums of a team across subgroups, which has no fewer. It has a multiple of
@@ -108,6 +111,20 @@ def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORK
 def staged(k: int) -> int:
     """Return the number of staged inputs: K rounded up to whole units."""
     return -(-k // UNIT) * UNIT
+
+
+def held_vectors(ctx: OpContext, source: Input, k: int, threads: int) -> tuple[int, bool]:
+    """Return how a thread stages a row-major product's input.
+
+    In one dispatch it would wait for each vector otherwise; as dispatches the input is there.
+
+    Returns:
+        The vectors that it loads together, and whether these are all that it stages.
+    """
+    vectors = -(-staged(k) // (16 if source.kind == "quantized" else 4) // threads)
+    is_read_alone = source.added is None and source.kind in ("plain", "norm", "quantized")
+    held = min(vectors, MOST_HELD) if ctx.grid is not None and is_read_alone else 1
+    return held, vectors <= held
 
 
 @dataclass(frozen=True)

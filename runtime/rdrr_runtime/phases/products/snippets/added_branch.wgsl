@@ -48,10 +48,12 @@ fn branch_squares(own: u32) -> f32 {
     held_branch = branch_at(held_at);
     held_x = first;
     var squares = select(0.0, dot(held_branch, held_branch), own <= last);
+{% if not WHOLE %}
     for (var i = own + WG; i <= last; i += WG) {
         let v = branch_at(i);
         squares += dot(v, v);
     }
+{% endif %}
     return squares;
 }
 
@@ -64,11 +66,13 @@ fn stream_at(i: u32) -> vec4<f32> {
     var s = held_x;
     var b = held_branch;
     var g = held_gain;
+{% if not WHOLE %}
     if (i != held_at) {
         s = vec4<f32>(x[i]);
         b = branch_at(i);
         g = gain[i];
     }
+{% endif %}
     s += branch_factor * b * (ADDED_OFFSET + g);
     return s{{ " * (ADDED_FACTOR * gain[" ~ ("K / 2u" if INPUT == "norm" else "K / 4u") ~ "].x)" if ADDED_SCALED }};
 }
@@ -77,8 +81,14 @@ fn stream_at(i: u32) -> vec4<f32> {
 
 // Store the stream for later phases.
 fn store_stream(own: u32) {
+{% if WHOLE %}
+    if (own < K / 4u) {
+        stream[own] = value4(stream_at(own));
+    }
+{% else %}
     for (var i = own; i < K / 4u; i += WG) {
         stream[i] = value4(stream_at(i));
     }
+{% endif %}
 }
 {% endif %}

@@ -12,7 +12,7 @@ fn combined(vector: u32, quad: u32) -> vec4<f32> {
     let stats{{ s }} = stats[head + {{ s }}u];
 {% endfor %}
 {% for s in range(UNROLLED) %}
-    let part{{ s }} = x[(head + {{ s }}u) * (HEAD_DIM / 4u) + word];
+    let part{{ s }} = {{ SPLIT_SUMS | default("x") }}[(head + {{ s }}u) * (HEAD_DIM / 4u) + word];
 {% endfor %}
     var top = LOWEST;
 {% for s in range(UNROLLED) %}
@@ -38,7 +38,7 @@ fn combined(vector: u32, quad: u32) -> vec4<f32> {
     for (var s = 0u; s < SPLITS; s++) {
         let split = stats[head + s];
         let weight = exp(split.x - top);
-        let part = weight * x[(head + s) * (HEAD_DIM / 4u) + word];
+        let part = weight * {{ SPLIT_SUMS | default("x") }}[(head + s) * (HEAD_DIM / 4u) + word];
         // The sums of a split without keys are uninitialised.
         sum += select(vec4<f32>(0.0), part, has_keys(split.y));
         denominator += weight * split.y;

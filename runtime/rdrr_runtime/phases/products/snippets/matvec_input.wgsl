@@ -67,9 +67,11 @@ fn input(i: u32, square_sum: ptr<function, f32>) -> vec4<f32> {
     let v = stream_at(i);
     *square_sum += dot(v, v);
     var g = held_next_gain;
+{% if not WHOLE %}
     if (i != held_at) {
         g = gain[K / 4u + i];
     }
+{% endif %}
     return v * (OFFSET + g);
 {% elif INPUT == "norm" %}
     let g = gain[i];  // first: it comes from memory, and the input may not be there yet

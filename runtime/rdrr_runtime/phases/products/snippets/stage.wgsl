@@ -12,13 +12,25 @@ var<workgroup> sums: array<f32, K_STAGED / 16u>;  // of 16 elements as rounded
 
 {% if INPUT == "quantized" %}
 fn stage(thread: Thread) {
-    for (var i = thread.index; i < K_STAGED / 16u; i += WG) {
-        let inside = 16u * i < K;
-        let codes = x[min(i, K / 16u - 1u)];
-        let scale = x_scales[min(i, K / 16u - 1u)];
-        staged[i] = select(vec4<u32>(0u), codes, inside);
-        scales[i] = select(0.0, scale.x, inside);
-        sums[i] = select(0.0, scale.x * f32(bitcast<i32>(scale.y)), inside);
+{% if WHOLE %}
+    {
+        let first = thread.index;
+{% else %}
+    for (var first = thread.index; first < K_STAGED / 16u; first += {{ HELD }}u * WG) {
+{% endif %}
+{% for h in range(HELD) %}
+        let i{{ h }} = first + {{ h }}u * WG;
+        let codes{{ h }} = x[min(i{{ h }}, K / 16u - 1u)];
+        let scale{{ h }} = x_scales[min(i{{ h }}, K / 16u - 1u)];
+{% endfor %}
+{% for h in range(HELD) %}
+        if (i{{ h }} < K_STAGED / 16u) {
+            let inside = 16u * i{{ h }} < K;
+            staged[i{{ h }}] = select(vec4<u32>(0u), codes{{ h }}, inside);
+            scales[i{{ h }}] = select(0.0, scale{{ h }}.x, inside);
+            sums[i{{ h }}] = select(0.0, scale{{ h }}.x * f32(bitcast<i32>(scale{{ h }}.y)), inside);
+        }
+{% endfor %}
     }
 }
 {% else %}
@@ -102,13 +114,36 @@ fn stage(thread: Thread, subgroup_size: u32) -> f32 {
         staged[i] = input(i, &squares);
     }
 {% else %}
-    for (var first = 0u; first < end; first += WG) {
+{% if WHOLE %}
+    {
+        let i = first_quad(thread, subgroup_size);
+{% else %}
+    for (var first = 0u; first < end; first += {{ HELD }}u * WG) {
         let i = first + first_quad(thread, subgroup_size);
+{% endif %}
+{% if HELD == 1 %}
         var v = vec4<f32>(0.0);
         if (i < end) {
             v = input(i, &squares);
         }
         stage_quad(thread, subgroup_size, i, i < end, v);
+{% else %}
+        // All of them are looked at before the first one is waited for.
+{% for h in range(HELD) %}
+        let i{{ h }} = i + {{ h }}u * WG;
+{% if INPUT == "norm" %}
+        let gain{{ h }} = gain[min(i{{ h }}, K / 4u - 1u)];
+{% endif %}
+{% endfor %}
+{% for h in range(HELD) %}
+        let x{{ h }} = vec4<f32>(x[min(i{{ h }}, K / 4u - 1u)]);
+{% endfor %}
+{% for h in range(HELD) %}
+        let v{{ h }} = select(vec4<f32>(0.0), x{{ h }}, 4u * i{{ h }} < K);
+        squares += dot(v{{ h }}, v{{ h }});
+        stage_quad(thread, subgroup_size, i{{ h }}, i{{ h }} < end, v{{ h }}{{ " * (OFFSET + gain" ~ h ~ ")" if INPUT == "norm" }});
+{% endfor %}
+{% endif %}
     }
 {% endif %}
     return squares;
