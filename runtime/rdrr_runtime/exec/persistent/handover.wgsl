@@ -63,15 +63,14 @@ fn put{{ width }}(at: u32, value: {{ type }}) {
 {% endif %}
 }
 
-// What element `at` of {{ width }} word{{ "s" if width > 1 }} is once it is full, with what it was at a first look; if it is never full, an empty one.
+// What element `at` of {{ width }} word{{ "s" if width > 1 }} is once it is full, with what it was at a first look; an empty one if it never is.
+// There is a copy of this for each value that is read, so it has no branch beside the loop.
 fn full{{ width }}(seen: {{ type }}, at: u32) -> {{ type }} {
     var word = seen;
-    var looks = most_looks;
-    while ({{ any }}(word == {{ type }}(EMPTY)) & (looks > 0u)) {
+    for (var looks = 0u; {{ any }}(word == {{ type }}(EMPTY)) & (looks < most_looks); looks++) {
         word = seen{{ width }}(at);
-        looks--;
     }
-    most_looks = select(most_looks, 0u, looks == 0u);
+    most_looks = select(most_looks, 0u, {{ any }}(word == {{ type }}(EMPTY)));
     return word;
 }
 

@@ -64,7 +64,7 @@ OMITTED = 0xFFFF
 
 MOST_UNITS = 16
 """Most units of a module. Compilers inline them all: NVIDIA's took 1 s for 10 units on an H200, and
-more than 38 s for 24."""
+more than 38 s for 24. Beyond some number of branches it also makes each of them slower."""
 
 OTHER_BYTES = 64
 """Workgroup memory of the variables that are not arrays, and of alignment; an upper bound."""

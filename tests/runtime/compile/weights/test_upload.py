@@ -1,12 +1,14 @@
-"""Weights that are read into mapped buffers have the bytes of those that are written."""
+"""Where weights lie on the device, and how they get there."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
-from rdrr_device.arena import arena
+from rdrr_device.arena import DeviceArena, arena
 from rdrr_device.dry_run import DryRunArena
+from rdrr_device.late_device import LateDevice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.choice.hints import Policy
@@ -26,6 +28,22 @@ def contents(device, package) -> tuple[dict[str, bytes], int]:
             for name, matrix in plan.weights.matrices.items()
         }
     return matrices, device.counters.buffer_creates - created
+
+
+def test_matrices_of_a_kind_lie_together_and_are_read_in_the_order_of_the_graph(
+    device, tmp_path, rng
+):
+    """Otherwise one dispatch has a copy of most kernels for each buffer that the weights take."""
+    package = package_of(tmp_path, rng, dtype="Q4_K", layout="row", layers=3)
+    owner = DeviceArena(LateDevice(device.capabilities))
+    plan = Plan(package, owner, Policy(), context=CONTEXT, kv_dtype="f16", upload=False)
+    weights = plan.weights
+    placed = sorted(weights.matrices.items(), key=lambda item: item[1].parts[0].slice.offset)
+    kinds = [(str(matrix.dtype), matrix.n, matrix.k) for _, matrix in placed]
+    assert len(list(groupby(kinds))) == len(set(kinds)) < len(kinds)
+    names = [load.label for load in weights.matrix_loads]
+    assert names == [use.name for use in plan.graph.weights() if use.name in weights.matrices]
+    assert names != [name for name, _ in placed]
 
 
 def test_columns_of_blocks_are_read_in_units_that_the_kernel_repacks(

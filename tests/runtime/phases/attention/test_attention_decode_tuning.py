@@ -42,21 +42,22 @@ def test_a_batch_has_no_split_that_is_always_empty(bench: Bench, context, rows, 
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "groups", "expected", "splits"),
+    ("heads", "kv_heads", "context", "groups", "expected", "splits"),
     [
-        (32, 8, 132, 2, 8),  # llama-1b
-        (9, 3, 132, 1, 14),  # SmolLM 135M
-        (32, 8, 528, 1, 16),
-        (32, 8, 64, 4, 8),
-        (32, 8, 1, 4, 8),  # no number of heads leaves a workgroup for each split
-        (9, 3, 1, 3, 8),
+        (32, 8, 8192, 132, 2, 8),  # llama-1b
+        (32, 8, 4096, 132, 1, 4),  # in a short context
+        (9, 3, 8192, 132, 1, 14),  # SmolLM 135M
+        (32, 8, 8192, 528, 1, 16),
+        (32, 8, 8192, 64, 4, 8),
+        (32, 8, 8192, 1, 4, 8),  # no number of heads leaves a workgroup for each split
+        (9, 3, 512, 1, 3, 4),
     ],
 )
 def test_the_workgroups_of_a_grid_divide_heads_and_keys(
-    bench: Bench, heads, kv_heads, groups, expected, splits
+    bench: Bench, heads, kv_heads, context, groups, expected, splits
 ) -> None:
     ctx = replace(bench.context(1), grid=Grid(512, groups))
-    cache = KvSpec(kv_heads, 64, 8192)
+    cache = KvSpec(kv_heads, 64, context)
     split = default_split(ctx, cache, heads)
     assert split == SplitTuning(64, splits)
     spec = AttentionSpec(heads, cache, 1.0, split=split)

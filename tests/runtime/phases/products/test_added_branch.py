@@ -19,6 +19,7 @@ from support.matvec_operands import BranchForm, Operands
 @pytest.mark.parametrize(
     ("layout", "k", "form"),
     [
+        (Layout.ROW, 192, BranchForm(is_scaled=True)),  # at most one vector of each thread
         (Layout.ROW, 384, BranchForm()),
         (Layout.ROW, 2304, BranchForm(is_scaled=True)),  # more than one vector of each thread
         (Layout.ROW, 640, BranchForm(has_norm=False)),
@@ -50,3 +51,20 @@ def test_a_normed_branch_is_added_to_the_input(
     assert added is not None
     if added.stream is not None:
         assert relative_error(any_bench.download(added.stream, k), summed) < 1e-6
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_unquantized_matrices_beside_int8_products_read_any_of_the_sums(
+    any_bench: Bench, rng: np.random.Generator, is_stored: bool
+) -> None:
+    operands, k = Operands(any_bench, rng), 192
+    matrices = [operands.matrix("Q4_K", 96, k), operands.matrix("F16", 6, k)]
+    source, _ = operands.branch(k, matrices[:1], BranchForm(is_stored=is_stored))
+    weights, y = tuple(matrix.weight for matrix in matrices), any_bench.poisoned(102)
+    launches = matvec(
+        any_bench.context(1), weights, source.operand, Output((y,)), int8=True, label="t"
+    )
+    any_bench.run(launches, 1)
+    for part, matrix in zip(np.split(any_bench.download(y, 102), [96]), matrices, strict=True):
+        expected = source.products([matrix], int8=not matrix.weight.form.values)
+        assert relative_error(part, expected) < 1e-4

@@ -19,6 +19,7 @@ from rdrr_runtime.phases.products.matvec_tuning import (
     SOFTWARE,
     SUMMERS,
     MatvecTuning,
+    held_vectors,
     row_division,
 )
 from rdrr_runtime.phases.weights.formats import FORMATS
@@ -340,6 +341,29 @@ def test_products_on_a_grid_equal_the_reference(
     any_bench: Bench, rng: np.random.Generator, name: str, case: Case, int8: bool
 ) -> None:
     check(Operands(any_bench, rng, Layout.ROW), name, case, int8=int8, grid=Grid(256, 2))
+
+
+@pytest.mark.parametrize(
+    ("case", "held", "whole"),
+    [
+        (Case("store", "norm", 192, 14), 1, True),
+        (Case("store", "norm", 448, 14), 2, True),
+        (Case("add", "plain", 960, 14), 4, True),
+        (Case("best", "norm", 1344, 14), 4, False),  # two rounds, the second is not whole
+        (Case("store", "combine", 960, 14), 1, False),  # the control: it is not read alone
+    ],
+    ids=str,
+)
+def test_threads_of_a_grid_load_the_vectors_of_the_input_that_they_stage_together(
+    any_bench: Bench, rng: np.random.Generator, case: Case, held: int, whole: bool
+) -> None:
+    operands, grid = Operands(any_bench, rng, Layout.ROW), Grid(64, 2)
+    for name in ("Q4_K", "Q8_0"):
+        check(operands, name, case, int8=True, grid=grid)
+    source = operands.source(case.source, case.k, [operands.matrix("Q4_K", 14, case.k)]).operand
+    ctx = any_bench.context(1)
+    assert held_vectors(replace(ctx, grid=grid), source, case.k, 64) == (held, whole)
+    assert held_vectors(ctx, source, case.k, 64)[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.products.fusion import (
     AttentionSplits,
     GatedNorm,
@@ -131,9 +132,16 @@ def test_a_score_that_is_nan_stays_visible(
         assert np.isnan(any_bench.download(y, 38)).tolist() == [is_broken] * 38
 
 
-def test_a_gate_can_pass_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
-    operands, ctx = Operands(any_bench, rng), any_bench.context(1)
-    hidden, inner, outputs = 256, 512, 96
+@pytest.mark.parametrize(
+    ("inner", "grid"),
+    [(512, None), (2112, Grid(64, 2))],  # the second of which a thread stages 3 vectors
+    ids=str,
+)
+def test_a_gate_can_pass_its_outputs_on_in_int8(
+    any_bench: Bench, rng: np.random.Generator, inner: int, grid: Grid | None
+) -> None:
+    operands, ctx = Operands(any_bench, rng), replace(any_bench.context(1), grid=grid)
+    hidden, outputs = 256, 96
     assert can_quantize_output(ctx, inner)
     assert not can_quantize_output(ctx, inner + 8)
     gates = [operands.matrix("Q4_K", inner, hidden) for _ in range(2)]
