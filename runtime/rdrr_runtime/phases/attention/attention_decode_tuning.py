@@ -60,7 +60,7 @@ less to combine. On an H200 a token of llama-1b took 487 us with 8 splits behind
 behind 8,000, with 4 splits 470 and 713 us; one of llama-8b 1,893 and 2,509, and 1,857 and 2,815."""
 
 SHORT_CONTEXT = 4096
-"""Most slots of a short context, which is half full when both take as long."""
+"""Most slots of a short context: both numbers of splits take as long behind half as many tokens."""
 
 FEW_KV_HEADS = 2
 ENOUGH_ITEMS = 8

@@ -191,11 +191,9 @@ def matvec(
         tiles[1:] = [0] * len(tiles[1:])
     pairs = 0 if weight is None else pairs_of_item(weight, rows)
     items = outputs // pairs if pairs else min(sum(tiles), tuning_key.used.groups)
-    held, whole = (1, False)
-    if int8 and not column:
-        held, whole = held_vectors(ctx, source, k, threads)
-        # Unquantized matrices beside quantized ones read any of the inputs again.
-        whole = whole and not any(matrix.form.values for matrix in weights)
+    held, whole = held_vectors(ctx, source, k, threads) if int8 and not column else (1, False)
+    # Unquantized matrices beside quantized ones read any of the inputs again.
+    whole = whole and not any(matrix.form.values for matrix in weights)
     record = Matvec(
         threads=threads,
         variant=variant,

@@ -53,8 +53,8 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
         quads: With column-major matrices: quads of inputs that a thread holds for all tiles; 0 to
             load them anew for each tile, one after the other.
-        held: With rows: vectors of the input that a thread loads together.
-        whole: Whether no thread stages more vectors than that.
+        held: With rows in int8: vectors of the input that a thread loads together.
+        whole: Whether these are all that it stages.
         t: Threads of a team; the threads of a team share the sum of an output.
         k: Inputs.
         stride: Number of items; each computes every `stride`-th tile, or with `down` consecutive
@@ -148,8 +148,6 @@ class MatvecRows(WeightsRecord):
         early: Whether what a result is added to is loaded before the products.
         norm: Whether inputs are normalised and quantized as they are staged; for one part.
         looped: Whether a workgroup computes several items.
-        held: With rows: vectors of the input that a thread loads together.
-        whole: Whether no thread stages more vectors than that.
         t: Threads of a team; the threads of a team share the sum of an output.
         lanes: Threads of a team that belong to one subgroup, where subgroups have as many.
         width: Gated pairs of an item that are quantized to int8; 0 for f32 output.

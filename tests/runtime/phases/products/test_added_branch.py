@@ -10,6 +10,7 @@ import pytest
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.products.fusion import Output
 from rdrr_runtime.phases.products.matvec import matvec
+from rdrr_runtime.phases.products.matvec_record import Matvec
 from support.comparison import relative_error
 from support.gpu import Bench
 from support.matvec_operands import BranchForm, Operands
@@ -44,6 +45,9 @@ def test_a_normed_branch_is_added_to_the_input(
     source, summed = operands.branch(k, matrices, form)
     y, ctx = any_bench.poisoned(136), any_bench.context(1)
     launches = matvec(ctx, weights, source.operand, Output((y,)), int8=int8, label="t")
+    record = launches[0].record
+    assert isinstance(record, Matvec)
+    assert record.whole == (int8 and layout is Layout.ROW and k <= 4 * record.threads)
     any_bench.run(launches, 1)
     result = any_bench.download(y, 136)
     assert relative_error(result, source.products(matrices, int8=int8)) < 1e-4
