@@ -318,10 +318,9 @@ def down_projections(graph: Graph) -> frozenset[str]:
 
 def _load(loader: _Loader, graph: Graph) -> None:
     weights = loader.weights
-    kinds = graph.weight_kinds()
-    uses = graph.weights()
+    uses, kinds = graph.weights(), graph.weight_kinds()
     # Those of a kind lie together: a pass in one dispatch has a copy of a kernel for each buffer.
-    for use in sorted(uses, key=loader.kind_of):
+    for use in sorted(uses, key=lambda use: (loader.package.tensor(use.name).dtype, use.shape)):
         if use.name in loader.left_out:
             continue
         if use.kind is WeightKind.VECTOR:
@@ -356,10 +355,6 @@ class _Loader:
     held: Mapping[str, GpuWeight]  # matrices that another graph has loaded
     left_out: frozenset[str]  # tables that stay on the host
     downs: frozenset[str]  # down projections that may share a phase with gate and up
-
-    def kind_of(self, use: WeightUse) -> tuple[str, tuple[int, ...]]:
-        """Return the type and the sizes of a tensor."""
-        return self.package.tensor(use.name).dtype, use.shape
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """Allocate one matrix; `matmul` is False if it is only looked up."""
