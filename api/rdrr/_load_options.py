@@ -89,7 +89,8 @@ class LoadOptions:
         "auto",
         "How greedy decoding reaches the GPU. dispatches: each phase of a token is launched by "
         "itself. persistent: a whole token in one dispatch, if a test shows that the adapter can "
-        "do it. auto: the one that `rdrr tune` found to be faster, dispatches without it.",
+        "do it. auto: the one that `rdrr tune` found to be faster; without it dispatches at first, "
+        "which a process that decodes for long compares with one dispatch on a GPU.",
         choices=EXECUTORS,
     )
     context: int | None = option(

@@ -46,6 +46,14 @@ def test_a_hint_that_is_not_honoured_is_reported(random_folder):
     assert any("is not honoured" in line for line in other["warnings"])
 
 
+@pytest.mark.parametrize(("place", "has_rows"), [("kept", True), ("shared", False)])
+def test_a_package_is_measured_as_it_is_loaded(made_package, place, has_rows):
+    words = ("bench", made_package, *SHORT, "--kernel-hint", "q4kMatmul=fused_q4k_int8", "--json")
+    answer = rdrr(*words, "--rounded-weights", place).json()
+    stored = sum(path.stat().st_size for path in made_package.glob("*.bin"))
+    assert (answer["weights_bytes"] > 1.5 * stored) is has_rows
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rdrr_format.options import options_of, split_pairs
@@ -39,21 +39,6 @@ QuietFlag: TypeAlias = Annotated[bool, typer.Option("--quiet", help="Print nothi
 _LOAD = options_of(LoadOptions)
 FollowLinksFlag: TypeAlias = Annotated[
     bool, typer.Option("--follow-links", help=_LOAD["follow_links"].help)
-]
-KernelHints: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kernel-hint",
-        metavar="KEY=VALUE",
-        help=f"{_LOAD['kernel_hints'].help.removesuffix('.')} (repeatable).",
-    ),
-]
-Adapter: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help=_LOAD["adapter"].help)]
-WebGpu: TypeAlias = Annotated[
-    Literal["auto", "wgpu", "dawn"], typer.Option(help=_LOAD["webgpu"].help)
-]
-KvDtype: TypeAlias = Annotated[
-    Literal["f16", "f32", "q8_0"], typer.Option(help=_LOAD["kv_dtype"].help)
 ]
 CapabilitiesFile: TypeAlias = Annotated[
     Path | None,

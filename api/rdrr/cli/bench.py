@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
 from rdrr.cli._console import console, facts, note, print_json
-from rdrr.cli._options import (
-    Adapter,
-    FollowLinksFlag,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    PackagePath,
-    WebGpu,
-    split_hints,
-)
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 from rdrr.cli._progress import status
 
 if TYPE_CHECKING:
@@ -45,17 +38,21 @@ SCRIPTS: Mapping[str, str] = MappingProxyType(
 Moved: TypeAlias = Annotated[str | None, typer.Option(hidden=True)]
 
 
+@with_flags
 def bench(
     path: PackagePath,
+    *,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
     tokens: Annotated[int, typer.Option(min=2, help="New tokens per run.")] = 128,
     repeat: Annotated[int, typer.Option(min=1, help="Number of runs that are measured.")] = 5,
     interval: Annotated[int, typer.Option(min=1, help="Tokens between two readbacks.")] = 8,
-    adapter: Adapter = None,
-    webgpu: WebGpu = "auto",
-    kernel_hint: KernelHints = None,
-    kv_dtype: KvDtype = "f16",
-    follow_links: FollowLinksFlag = False,
+    load: Annotated[
+        LoadOptions,
+        Only(
+            *("adapter", "webgpu", "kernel_hints", "kv_dtype", "rounded_weights", "executor"),
+            "follow_links",
+        ),
+    ],
     json: JsonFlag = False,
     mode: Moved = None,
     submit: Moved = None,
@@ -85,14 +82,19 @@ def bench(
     from rdrr.bench.runs import LoadedAs, Workload
     from rdrr.bench.speed import measure
 
-    hints = split_hints(kernel_hint)
+    options = LoadedAs(
+        load.kernel_hints,
+        load.kv_dtype,
+        executor=load.executor,
+        rounded_weights=load.rounded_weights,
+    )
     with status("loading and measuring the model", hidden=json):
         speed = measure(
-            open_package(path, follow_links=follow_links),
+            open_package(path, follow_links=load.follow_links),
             Workload(prompt_tokens, tokens, repeat),
-            adapter=adapter,
-            webgpu=webgpu,
-            options=LoadedAs(hints, kv_dtype, executor="auto"),
+            adapter=load.adapter,
+            webgpu=load.webgpu,
+            options=options,
             interval=interval,
         )
     if json:

@@ -52,7 +52,10 @@ def tune(
     ] = False,
     load: Annotated[
         LoadOptions,
-        Only("adapter", "webgpu", "kernel_hints", "kv_dtype", "context", "follow_links"),
+        Only(
+            *("adapter", "webgpu", "kernel_hints", "kv_dtype", "rounded_weights", "context"),
+            "follow_links",
+        ),
     ],
     rounds: Annotated[
         int | None, typer.Option(min=3, help="Number of measurements per candidate.")
@@ -85,7 +88,7 @@ def tune(
         return _compare(package, load, json=json)
     result = tune_package(
         package,
-        resolve_hints(package, load.kernel_hints),
+        resolve_hints(package, load.kernel_hints, load.rounded_weights),
         adapter=load.adapter,
         webgpu=load.webgpu,
         kv_dtype=load.kv_dtype,

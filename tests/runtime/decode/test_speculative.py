@@ -210,14 +210,18 @@ def distance(counts: Counter, expected: dict[tuple[int, ...], float]) -> float:
     ],
 )
 def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
-    """1,500 samples of 16 outcomes have a total variation distance of about 0.03."""
+    """1,500 samples of 16 outcomes have a total variation distance of about 0.03.
+
+    The draft model finds probable what the model does not, so that many of its ids are rejected.
+    """
     seeds = rng.integers(2**63, size=1500).tolist()
     sampling = SamplingParams(temperature=1.2, **options)
-    table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
+    table = 1.5 * rng.standard_normal((4, 4))
+    other = rng.standard_normal((4, 4)) - table
     draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
     expected = exact(table, sampling)
     counts = pairs_sampled(SpeculativeDecoding(draft, 2), table, seeds, sampling)
-    assert distance(counts, expected) < 0.08
+    assert distance(counts, expected) < 0.06
     flat = Counter(dict.fromkeys(expected, 1))
     assert distance(flat, expected) > 0.1  # the control
 
