@@ -216,10 +216,10 @@ def default_tuning(ctx: OpContext, spec: AttentionSpec) -> DecodeTuning | None:
 def heads_of_item(ctx: OpContext, spec: AttentionSpec) -> int:
     """Return the default query heads of a workgroup, out of those that share a key-value head.
 
-    A row on a grid has as few as leave a workgroup for each of `grid_splits`. A batch has as
-    few as leave no more workgroups than run at the same time. A single row has all
-    of them with many key-value heads, else as few as leave a split at most `ENOUGH_ITEMS`
-    workgroups. If there is no such number, they are all of them.
+    A row on a grid has as few as leave a workgroup for each of `grid_splits`. A batch has as few as
+    leave no more workgroups than run at the same time. A single row has all of them with many
+    key-value heads, else as few as leave a split at most `ENOUGH_ITEMS` workgroups. If there is no
+    such number, they are all of them.
     """
     if ctx.grid is not None:
         return heads_of_grid(ctx, spec.heads, spec.cache)

@@ -50,6 +50,7 @@ def test_a_batch_has_no_split_that_is_always_empty(bench: Bench, context, rows, 
         (32, 8, 8192, 528, 1, 16),
         (32, 8, 8192, 64, 4, 8),
         (32, 8, 8192, 1, 4, 8),  # no number of heads leaves a workgroup for each split
+        (9, 3, 8192, 1, 3, 8),
         (9, 3, 512, 1, 3, 4),
     ],
 )
