@@ -246,7 +246,7 @@ def rows(device, tmp_path, rng):
 
 @pytest.fixture
 def columns(device, tmp_path, rng):
-    """The pass of a column-major model, which adds to sums in memory."""
+    """The pass of a column-major model, all of whose values are handed over as well."""
     yield from _decode_pass(device, tmp_path, rng, "column")
 
 
@@ -277,10 +277,16 @@ def test_atomic_words_of_neighbouring_vectors_lie_side_by_side(rows):
         assert vectors == list(range(vectors[0], vectors[0] + SWIZZLED // 4))
 
 
-def test_a_pass_that_leaves_values_in_memory_is_refused_without_aliases(columns):
+def test_a_pass_that_leaves_values_in_memory_is_refused_without_aliases(bench):
+    from rdrr_runtime.phases.rows.copy import copy
+
+    x, between, y = (bench.poisoned(64) for _ in range(3))
+    phases = [*copy(x, between, label="first"), *copy(between, y, label="second")]
+    threads = phases[0].record.threads
     with pytest.raises(UnlinkableError, match="other workgroups need not see"):
-        link(columns.phases, threads=256, results=(columns.logits,), aliased=False)
-    assert link(columns.phases, threads=256, results=(columns.logits,)).words
+        link(phases, threads=threads, aliased=False)
+    with pytest.raises(UnlinkableError, match="no phase reads the step"):
+        link(phases, threads=threads)
 
 
 @pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")

@@ -35,25 +35,12 @@ def cleared_sums(build: PassBuilder, width: int) -> BufferSlice | None:
     """
     count = sum(isinstance(op, GatedActivation) for op in build.body.ops)
     joins = build.model.may_fuse and build.model.preferences.joins_feed_forwards
-    if build.ctx.max_rows != 1 or not joins or not count or _is_faster_in_two(build):
+    # Phases of one dispatch hand values over in less time than their additions to a branch take.
+    if build.ctx.max_rows != 1 or not joins or not count or build.ctx.grid is not None:
         return None
     size = results_bytes(width)
     build.sums = build.workspace.named(f"down.{width}", (count + 1) * size)
     return build.sums.range(0, size)
-
-
-def _is_faster_in_two(build: PassBuilder) -> bool:
-    """Return whether feed-forwards take less time as two phases.
-
-    Phases of one dispatch hand values over in less time than their additions to a branch take. But
-    column-major ones stay joined: in two phases their inputs are rounded otherwise, and the 2 %
-    that this wins are worth less than the ids of dispatches.
-    """
-    if build.ctx.grid is None:
-        return False
-    matrices = build.model.weights.matrices
-    used = (matrices.get(op.weight.name) for op in build.body.ops if isinstance(op, Linear))
-    return not any(matrix is not None and matrix.by_column for matrix in used)
 
 
 def serve_whole(

@@ -183,7 +183,13 @@ def matvec(
         combines = isinstance(source.before, AttentionSplits)
         units = max(weight.form.units(k) for weight in weights)
         divided = row_division(
-            ctx, tuning_key.used, outputs, units, output=output, combines=combines
+            ctx,
+            tuning_key.used,
+            outputs,
+            units,
+            output=output,
+            combines=combines,
+            units_first=all(weight.form.units_first for weight in weights),
         )
     threads, team, rows = divided.threads, divided.team, divided.rows
     tiles = [-(-(outputs if gate else weight.n) // rows) for weight in bound.weights]
@@ -211,6 +217,7 @@ def matvec(
         scale_quads=scale_quads(weight, threads) if column and weight else 0,
         per_team=divided.per_team,
         summers=SUMMERS if divided.spread else 0,
+        crossed=divided.crossed,
         tile_groups=divided.tile_groups,
         quads=held_quads(ctx, shape, threads) if column else 0,
         held=held,

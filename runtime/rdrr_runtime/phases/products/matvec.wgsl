@@ -31,7 +31,7 @@
 //
 // A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
 // every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
-// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory{{ ", and T may be any number" if SUMMERS }}.
+// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory{{ ", and T may be any number" if SUMMERS }}{{ "; its threads are every ROWS-th one" if CROSSED }}.
 {% if COLUMN %}
 // Blocks along N have one scale for a group of outputs at each k. So for each group of a tile the scaled input
 // a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %} (snippets/stage_tile.wgsl), and the minimums contribute one sum to all outputs
@@ -227,8 +227,8 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     var lane = thread.index % T;
 {% if SUMMERS %}
     let t = {{ "thread.subgroup * subgroup_size + thread.lane" if SUBGROUPS else "thread.index" }};
-    team = min(t / T, ROWS - 1u);  // threads beyond the last team compute what nobody adds up
-    lane = t % T;
+    team = {{ "t % ROWS" if CROSSED else "min(t / T, ROWS - 1u)" }};  // threads beyond the last team compute what nobody adds up
+    lane = {{ "t / ROWS" if CROSSED else "t % T" }};
     let own_team = t / {{ SUMMERS }}u;
     let own_lane = t % {{ SUMMERS }}u;
 {% elif SUBGROUPS %}
@@ -265,7 +265,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     let first = own_quad(thread, subgroup_size);
     var inputs: Inputs;
     var scales_of_tile: Scales;
-    load_scales({{ "item * STEPS" if DOWN else "item" }}, first, &scales_of_tile);
+    load_scales(item, first, &scales_of_tile);
     let squares = load_inputs(first, &inputs);
 {% endif %}
 {% else %}
@@ -355,11 +355,11 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         if (own_lane < {{ PER_TEAM }}u{{ " && own_team < ROWS" if SUMMERS }}{{ " && outputs.x + own_row < outputs.y" if not (INT8_OUT or DOWN) }}) {
             let n = outputs.x + own_row;
 {% set squares = 1 if INPUT == "norm" else 0 %}
-{% set less = "totals" ~ ("[" ~ squares ~ "u + lane / " ~ EACH ~ "u]" if SUMMED > 1 else "") %}
-            let product = factor * {{ "(" if MINIMUMS }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - " ~ less ~ ")" if MINIMUMS }};
+{% set less = "totals" ~ ("[" ~ squares ~ "u + own_lane / " ~ EACH ~ "u]" if SUMMED > 1 else "") %}
+            let product = factor * {{ "(" if MINIMUMS }}sum{{ "[own_lane]" if WIDTH > 1 }}{{ " - " ~ less ~ ")" if MINIMUMS }};
 {% if GATE %}
-{% set less = "totals[" ~ (squares + TILE_GROUPS) ~ "u + lane / " ~ EACH ~ "u]" %}
-            let result = gated_activation(product, factor * {{ "(" if MINIMUMS }}sum[{{ PER_TEAM }}u + lane]{{ " - " ~ less ~ ")" if MINIMUMS }});
+{% set less = "totals[" ~ (squares + TILE_GROUPS) ~ "u + own_lane / " ~ EACH ~ "u]" %}
+            let result = gated_activation(product, factor * {{ "(" if MINIMUMS }}sum[{{ PER_TEAM }}u + own_lane]{{ " - " ~ less ~ ")" if MINIMUMS }});
 {% if INT8_OUT or DOWN %}
             gated[{{ "step * ROWS + " if DOWN else "step % KEPT_TILES * ROWS + " }}own_row] = result;
 {% else %}

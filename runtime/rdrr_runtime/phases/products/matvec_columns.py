@@ -20,6 +20,7 @@ from rdrr_runtime.phases.products.matvec_tuning import (
     WORKGROUP,
     Division,
     MatvecTuning,
+    crossed_division,
     default_tuning,
     staged,
 )
@@ -113,13 +114,13 @@ def column_division(ctx: OpContext, tuning: MatvecTuning, shape: ColumnShape) ->
     Small tiles fill the device sooner; in large tiles more outputs share the staged input.
     """
     team = tuning.team
-    if ctx.grid is not None and shape.down is None:
+    if ctx.grid is not None:
         fitting = list(_fitting(ctx, ctx.grid, team, shape))
         if fitting:
             enough = (
                 division for division in fitting if division.rows * ctx.grid.groups >= shape.outputs
             )
-            return next(enough, fitting[-1])
+            return _crossed(next(enough, fitting[-1]), shape)
     rows = min(shape.group, most_rows(shape.down))
     teams = min(tuning.workgroup, ctx.max_threads) // team
     if rows == 32 and shape.outputs // 32 < ENOUGH_TILES and not shape.gate:
@@ -128,6 +129,14 @@ def column_division(ctx: OpContext, tuning: MatvecTuning, shape: ColumnShape) ->
         rows //= 2
     teams = min(teams, rows)
     return Division(teams * team, team, rows // teams)
+
+
+def _crossed(division: Division, shape: ColumnShape) -> Division:
+    """Return a division with crossed teams if the units of its matrices lie first."""
+    weights = shape.weights
+    if shape.gate or division.tile_groups > 1 or not all(w.form.units_first for w in weights):
+        return division
+    return crossed_division(division.threads, division.rows, weights[0].form.units(shape.k))
 
 
 def _fitting(ctx: OpContext, grid: Grid, team: int, shape: ColumnShape) -> Iterator[Division]:

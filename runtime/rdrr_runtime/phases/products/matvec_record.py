@@ -50,6 +50,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
         per_team: Outputs (or gated pairs) that a team computes at a time.
         summers: Threads that add up the sums of a team, if teams have any number of threads and may
             lie across subgroups; 0 if they have a power of two.
+        crossed: Whether the threads of such a team are every `rows`-th one.
         tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
         quads: With column-major matrices: quads of inputs that a thread holds for all tiles; 0 to
             load them anew for each tile, one after the other.
@@ -86,6 +87,7 @@ class Matvec(WeightsRecord, InputRecord, BranchRecord):
     scale_quads: int = choice(0)
     per_team: int = choice()
     summers: int = choice(0)
+    crossed: bool = choice(default=False)
     tile_groups: int = choice(1)
     quads: int = choice(0)
     held: int = choice(1)

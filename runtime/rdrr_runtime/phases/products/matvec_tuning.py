@@ -138,6 +138,8 @@ class Division:
         tile_groups: Groups of outputs of a tile, each with scales of its own; 1 with rows.
         spread: Teams of any number of threads, which may lie across subgroups; 0 for teams of a
             power of two, which share a workgroup.
+        crossed: Whether the threads of such a team are every `spread`-th one, so that neighbouring
+            threads compute neighbouring outputs.
     """
 
     threads: int
@@ -145,6 +147,7 @@ class Division:
     per_team: int
     tile_groups: int = 1
     spread: int = 0
+    crossed: bool = False
 
     @property
     def rows(self) -> int:
@@ -171,6 +174,7 @@ def row_division(
     *,
     output: Output,
     combines: bool = False,
+    units_first: bool = False,
 ) -> Division:
     """Return how the outputs of a product with blocks along K are divided.
 
@@ -181,6 +185,7 @@ def row_division(
         units: Units of a row.
         output: Output of the product.
         combines: Whether the input is combined from partial results of attention.
+        units_first: Whether the units of all outputs for the same inputs lie side by side.
     """
     threads, teams = tuning.workgroup, tuning.workgroup // tuning.team
     several = output.is_gated or (combines and outputs // teams > MANY_COMBINING)
@@ -188,8 +193,10 @@ def row_division(
         # Two only where a workgroup would otherwise compute them one after the other.
         several = outputs > teams * ctx.grid.groups
     usual = Division(threads, tuning.team, 2 if several and outputs % 2 == 0 else 1)
-    if ctx.grid is None or output.down is not None:
+    if ctx.grid is None:
         return usual
+    if units_first and not output.is_gated:
+        return crossed_division(threads, -(-outputs // ctx.grid.groups), units)
     return _grid_division(ctx, usual, outputs, units, spreads=not output.is_gated)
 
 
@@ -225,6 +232,17 @@ def _spread_division(threads: int, rows: int, units: int) -> Division:
     team = -(-units // -(-units // most))
     whole = -(-team // SUMMERS) * SUMMERS
     return Division(threads, whole if whole <= most else team, 1, spread=rows)
+
+
+def crossed_division(threads: int, rows: int, units: int) -> Division:
+    """Return a division for at most `rows` outputs at a time of a matrix whose units lie first.
+
+    Neighbouring threads read neighbouring units then. If a team read along its row, each of its
+    threads would need a line of the cache for itself, which takes twice as long.
+    """
+    rows = min(rows, threads // SUMMERS)
+    trips = -(-units // (threads // rows))
+    return Division(threads, -(-units // trips), 1, spread=rows, crossed=True)
 
 
 def default_tuning(ctx: OpContext, workgroup: int, groups: int = MAX_WORKGROUPS) -> MatvecTuning:

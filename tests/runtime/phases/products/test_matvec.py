@@ -399,7 +399,53 @@ def test_the_sums_of_every_team_across_subgroups_are_added_up(bench: Bench) -> N
             division = row_division(ctx, tuning, outputs, units, output=Output(()))
             assert division.spread * max(SUMMERS, division.team) <= threads
             spread += division.spread > 0
+            crossed = row_division(ctx, tuning, outputs, units, output=Output(()), units_first=True)
+            assert crossed.crossed
+            assert crossed.spread * max(SUMMERS, crossed.team) <= threads
     assert spread > 1000
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(
+    ("name", "layout", "case", "team"),
+    [
+        ("Q4_K", Layout.ROW, Case("add", "plain", 2304, 14), 36),
+        (
+            "Q6_K",
+            Layout.ROW,
+            Case("best", "norm", 1216, 34),
+            10,
+        ),  # two trips, the second is not whole
+        ("Q8_0", Layout.ROW, Case("add", "norm", 448, 200), 7),  # several tiles, and a small team
+        ("Q4_K", Layout.COLUMN, Case("add", "norm", 576, 50), 5),
+        ("Q6_K", Layout.COLUMN, Case("best", "plain", 512, 14), 8),
+    ],
+    ids=str,
+)
+def test_teams_lie_across_each_other_where_the_units_of_a_matrix_lie_first(
+    any_bench: Bench,
+    rng: np.random.Generator,
+    name: str,
+    layout: Layout,
+    case: Case,
+    team: int,
+    int8: bool,
+) -> None:
+    operands, grid = Operands(any_bench, rng, layout, units_first=True), Grid(256, 2)
+    check(operands, name, case, int8=int8, grid=grid)
+
+    def record(first: bool, grid: Grid | None) -> Matvec:
+        matrix = replace(operands, units_first=first).matrix(name, case.n, case.k)
+        source, y = operands.source(case.source, case.k, [matrix]), any_bench.poisoned(case.n)
+        best = any_bench.poisoned(2 * MAX_OUTPUT_GROUPS) if case.output == "best" else None
+        ctx, output = replace(any_bench.context(1), grid=grid), Output((y,), case.output, best=best)
+        phases = matvec(ctx, (matrix.weight,), source.operand, output, int8=int8, label="t")
+        assert isinstance(phases[0].record, Matvec)
+        return phases[0].record
+
+    assert (record(True, grid).crossed, record(True, grid).t) == (True, team)
+    assert not record(False, grid).crossed
+    assert not record(True, None).crossed  # the control: only on a grid
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ fn team_sum(v: Sums, thread: Thread, subgroup_size: u32, t: u32) -> Sums {
     let team = t / SUMMERS;
     if (team < ROWS) {
         for (var i = select(0u, t % SUMMERS, shares); i < T; i += select(1u, SUMMERS, shares)) {
-            sum += partial[team * T + i];
+            sum += partial[{{ "i * ROWS + team" if CROSSED else "team * T + i" }}];
         }
     }
 {% if SUBGROUPS %}
