@@ -84,7 +84,7 @@ class ColumnShape:
         A down projection in the same phase stages its own after that.
         """
         inputs = staged(self.k) * (2 if self.gate else 1)
-        return inputs if self.down is None else max(inputs, staged_values(self.down))
+        return inputs if self.down is None else max(inputs, staged(staged_values(self.down)))
 
     def workgroup_bytes(self, tile_groups: int = 1) -> int:
         """Return the bytes of workgroup memory for tiles of `tile_groups` groups."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -446,6 +447,49 @@ def test_teams_lie_across_each_other_where_the_units_of_a_matrix_lie_first(
     assert (record(True, grid).crossed, record(True, grid).t) == (True, team)
     assert not record(False, grid).crossed
     assert not record(True, None).crossed  # the control: only on a grid
+
+
+@pytest.mark.parametrize(
+    ("name", "int8", "vectors"),
+    [("Q4_K", True, 4), ("Q6_K", False, 16)],
+)
+def test_neighbouring_threads_read_staged_vectors_from_different_banks(
+    bench: Bench, rng: np.random.Generator, name: str, int8: bool, vectors: int
+) -> None:
+    """A vector has a place of its own, and 8 threads at a time read all banks."""
+    operands = Operands(bench, rng)
+    matrix, y = operands.matrix(name, 8, 2048), bench.poisoned(8)
+    source = operands.source("plain", 2048, [matrix]).operand
+    phases = matvec(bench.context(1), (matrix.weight,), source, Output((y,)), int8=int8, label="t")
+    swizzle = re.search(
+        r"fn swizzle_of\(at: u32\) -> u32 {\s*return (.+);", phases[0].record.source
+    )
+    assert swizzle is not None
+    formula = re.sub(r"(\d)u", r"\1", swizzle[1])
+
+    def place(at: int) -> int:
+        return at ^ int(eval(formula, {"at": at}))
+
+    count = 2048 // (16 if int8 else 4)
+    assert sorted(map(place, range(count))) == list(range(count))
+    for first in range(0, count, 8 * vectors):
+        for vector in range(vectors):
+            read = [first + vectors * thread + vector for thread in range(8)]
+            assert len({place(at) % 8 for at in read}) == 8
+            assert len({at % 8 for at in read}) == 8 // min(vectors, 8)  # the control
+
+
+def test_matrices_whose_units_have_other_sizes_share_a_launch_in_f32(
+    bench: Bench, rng: np.random.Generator
+) -> None:
+    operands, k = Operands(bench, rng), 448
+    sizes = (("F16", 5), ("Q4_K", 12), ("F32", 3))
+    matrices = [operands.matrix(name, n, k) for name, n in sizes]
+    source, y = operands.source("norm", k, matrices), bench.poisoned(20)
+    weights = tuple(matrix.weight for matrix in matrices)
+    bench.run(matvec(bench.context(1), weights, source.operand, Output((y,)), label="t"), 1)
+    expected = source.products(matrices, int8=False)
+    assert relative_error(bench.download(y, 20), expected) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ fn dot_pairs(row: u32, item: u32) -> f32 {
 {% for codes in sixteens %}
 {% set c = loop.index0 %}
 {% if INT8 %}
-    let product{{ c }} = scales[at + {{ c }}u] * magic_to_f32(dot16(MAGIC_BITS, {{ codes }}, staged[at + {{ c }}u]));
+    let product{{ c }} = scales[at + {{ c }}u] * magic_to_f32(dot16(MAGIC_BITS, {{ codes }}, staged[place(at + {{ c }}u)]));
 {% if has_sums %}
     let sum{{ c }} = sums[at + {{ c }}u];
 {% endif %}
@@ -40,7 +40,7 @@ fn dot_pairs(row: u32, item: u32) -> f32 {
     var sum{{ c }} = 0.0;
 {% endif %}
 {% for i in range(4) %}
-    let x{{ c }}_{{ i }} = staged[4u * at + {{ 4 * c + i }}u];
+    let x{{ c }}_{{ i }} = staged[place(4u * at + {{ 4 * c + i }}u)];
     product{{ c }} += dot(vec4<f32>({{ "unpack4xI8" if F.signed else "unpack4xU8" }}(codes{{ c }}[{{ i }}])), x{{ c }}_{{ i }});
 {% if has_sums %}
     sum{{ c }} += dot(x{{ c }}_{{ i }}, vec4<f32>(1.0));

@@ -13,9 +13,9 @@ fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
          + dot(quad_{{ F.values }}(w.zw), input(quad + 1u, &ignored));
 {% endif %}
 {% elif F.values == "f32" %}
-    return dot(bitcast<vec4<f32>>(w), staged[quad]);
+    return dot(bitcast<vec4<f32>>(w), staged[place(quad)]);
 {% else %}
-    return dot(quad_{{ F.values }}(w.xy), staged[quad]) + dot(quad_{{ F.values }}(w.zw), staged[quad + 1u]);
+    return dot(quad_{{ F.values }}(w.xy), staged[place(quad)]) + dot(quad_{{ F.values }}(w.zw), staged[place(quad + 1u)]);
 {% endif %}
 }
 {% else %}
@@ -27,13 +27,15 @@ fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
 {% set sixteens = ["first_codes" ~ S ~ "(raw.first)", "last_codes" ~ S ~ "(raw.first)", "first_codes" ~ S ~ "(raw.second)", "last_codes" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
     let part = quad / 4u;  // index of the first 16 elements
+    let swizzle = swizzle_of(part);
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
     let sums16 = vec4<f32>(
 {% for sixteen in sixteens %}
-        magic_to_f32(dot16(MAGIC_BITS, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}])),
+        magic_to_f32(dot16(MAGIC_BITS, {{ sixteen }}, staged[(part + {{ loop.index0 }}u) ^ swizzle])),
 {% endfor %}
     );
 {% else %}
+    let swizzle = swizzle_of(quad);
 {% for sixteen in sixteens %}
 {% set q = loop.index0 %}
     let codes{{ q }} = {{ sixteen }};
@@ -42,7 +44,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, quad: u32) -> f32 {
     var all{{ q }} = vec4<f32>(0.0);
 {% endif %}
 {% for i in range(4) %}
-    let x{{ q }}_{{ i }} = staged[quad + {{ 4 * q + i }}u];
+    let x{{ q }}_{{ i }} = staged[(quad + {{ 4 * q + i }}u) ^ swizzle];
     sum{{ q }} += vec4<f32>({{ "unpack4xI8" if F.signed else "unpack4xU8" }}(codes{{ q }}[{{ i }}])) * x{{ q }}_{{ i }};
 {% if F.minimum and not F.column %}
     all{{ q }} += x{{ q }}_{{ i }};

@@ -82,7 +82,7 @@ fn add_down(item: u32, thread: Thread, subgroup_size: u32{% for q in range(SCALE
     if (at{{ q }} < {{ STAGED_QUADS }}) {
         v{{ q }} = gated_quad(at{{ q }}{{ ", scales" ~ q if COLUMN }});
 {% if not INT8 %}
-        staged[at{{ q }}] = v{{ q }};
+        staged[place(at{{ q }})] = v{{ q }};
 {% endif %}
     }
 {% if INT8 %}

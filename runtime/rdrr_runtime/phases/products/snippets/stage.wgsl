@@ -2,6 +2,7 @@
 // 16 elements, with scale = max|x| / 127. Four threads share a scale; they exchange their values by
 // subgroup shuffles if subgroups have at least 4 threads{% endif %}.
 {% set STAGED = "STAGED" if COLUMN and DOWN else STAGES ~ "u * K_STAGED" %}
+{% set UNIT_VECTORS = 4 if INT8 else (FORMATS | map(attribute="unit") | max) // 4 %}
 var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGED }} / {{ 16 if INT8 else 4 }}u>;
 {% if INT8 %}
 var<workgroup> scales: array<f32, {{ STAGED }} / 16u>;
@@ -9,6 +10,21 @@ var<workgroup> scales: array<f32, {{ STAGED }} / 16u>;
 var<workgroup> sums: array<f32, K_STAGED / 16u>;  // of 16 elements as rounded
 {% endif %}
 {% endif %}
+
+// Neighbouring threads read the same vector of neighbouring units, {{ UNIT_VECTORS }} vectors apart.
+{% if UNIT_VECTORS >= 4 %}
+// They would lie in the same banks of workgroup memory, so the order of a unit's vectors is swizzled.
+{% else %}
+// Swizzling them would cost more than reading from the same banks one after the other.
+{% endif %}
+fn swizzle_of(at: u32) -> u32 {
+    return {{ "(at >> 3u) & 3u" if UNIT_VECTORS == 4 else "(at >> 4u) & 7u" if UNIT_VECTORS == 16 else "0u" }};
+}
+
+// Where vector `at` lies. All vectors of a unit have the same swizzle.
+fn place(at: u32) -> u32 {
+    return at ^ swizzle_of(at);
+}
 
 {% if INPUT == "quantized" %}
 fn stage(thread: Thread) {
@@ -26,7 +42,7 @@ fn stage(thread: Thread) {
 {% for h in range(HELD) %}
         if (i{{ h }} < K_STAGED / 16u) {
             let inside = 16u * i{{ h }} < K;
-            staged[i{{ h }}] = select(vec4<u32>(0u), codes{{ h }}, inside);
+            staged[place(i{{ h }})] = select(vec4<u32>(0u), codes{{ h }}, inside);
             scales[i{{ h }}] = select(0.0, scale{{ h }}.x, inside);
             sums[i{{ h }}] = select(0.0, scale{{ h }}.x * f32(bitcast<i32>(scale{{ h }}.y)), inside);
         }
@@ -46,7 +62,7 @@ fn codes_of(v: vec4<f32>, amax: f32) -> u32 {
 // others and so undo what other threads write there.
 fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
     let scale = amax / 127.0;
-    staged[at] = codes;
+    staged[place(at)] = codes;
     scales[at] = scale;
 {% if not COLUMN %}
     sums[at] = scale * f32(dot16(0i, codes, vec4<u32>(0x01010101u)));
@@ -111,7 +127,7 @@ fn stage(thread: Thread, subgroup_size: u32) -> f32 {
     let end = K_STAGED / 4u;  // a multiple of 16, so that the 4 threads of a scale are never split
 {% if not INT8 %}
     for (var i = thread.index; i < end; i += WG) {
-        staged[i] = input(i, &squares);
+        staged[place(i)] = input(i, &squares);
     }
 {% else %}
 {% if WHOLE %}

@@ -90,7 +90,7 @@ fn stage_scaled(thread: Thread, subgroup_size: u32, number: u32, quad: u32, v: v
     stage_quad(thread, subgroup_size, at, inside, v * f.scale);
 {% else %}
     if (inside) {
-        staged[at] = v * f.scale;
+        staged[place(at)] = v * f.scale;
     }
 {% endif %}
     return {{ "dot(v, f.minimum)" if MINIMUMS else "0.0" }};
