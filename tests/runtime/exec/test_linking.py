@@ -35,6 +35,8 @@ from support.fake_phases import fake_phase
 from support.lowered import WITH_MATRICES
 from support.packages import llama_manifest, write_random_package
 
+GRID = Grid(256, 132)
+
 SHADER = """// a comment with var<storage, read> fake: array<u32>;
 enable f16;
 alias Pair = vec2<f32>;
@@ -223,10 +225,10 @@ def test_phases_of_other_sizes_are_refused(bench):
     phases = copy(bench.poisoned(64), bench.poisoned(64), label="copy")
     threads = phases[0].record.threads
     with pytest.raises(UnlinkableError, match=f"copy has {threads} threads"):
-        link(phases, threads=2 * threads)
+        link(phases, Grid(2 * threads, 1))
     assert phases[0].work == Work(phases[0].work.items)
     with pytest.raises(UnlinkableError, match="no phase reads the step"):
-        link(phases, threads=threads)
+        link(phases, Grid(threads, 1))
 
 
 def _decode_pass(device, folder, rng, layout):
@@ -235,7 +237,7 @@ def _decode_pass(device, folder, rng, layout):
     with arena(device, "gpu") as owner:
         owner.capabilities = replace(WITH_MATRICES, matrices=())
         plan = Plan(package, owner, Policy(), context=64, kv_dtype="f16", upload=False)
-        yield plan.lower(DECODE, grid=Grid(256, 132))
+        yield plan.lower(DECODE, grid=GRID)
 
 
 @pytest.fixture
@@ -257,16 +259,16 @@ def _written(linked):
 
 
 def test_a_module_without_aliases_declares_each_buffer_that_it_writes_once(rows):
-    linked = link(rows.phases, threads=256, results=(rows.logits,), aliased=False)
+    linked = link(rows.phases, GRID, results=(rows.logits,), aliased=False)
     assert len(set(_written(linked))) == len(_written(linked)) > 0
     words = "var<storage, read_write> words1: array<atomic<u32>>;"
     assert re.findall(r"var<storage, read_write> words\d.*", linked.source) == [words]
-    aliased = link(rows.phases, threads=256, results=(rows.logits,))
+    aliased = link(rows.phases, GRID, results=(rows.logits,))
     assert len(re.findall(r"@coherent\nvar<storage, read_write> words\d", aliased.source)) == 3
 
 
 def test_atomic_words_of_neighbouring_vectors_lie_side_by_side(rows):
-    source = link(rows.phases, threads=256, results=(rows.logits,), aliased=False).source
+    source = link(rows.phases, GRID, results=(rows.logits,), aliased=False).source
     body = re.search(r"fn place\(word: u32\) -> u32 {\s*return (.+);", source)[1]
     formula = re.sub(r"(\d)u", r"\1", body).replace("/", "//")
     places = [eval(formula, {"word": word}) for word in range(3 * SWIZZLED)]
@@ -277,21 +279,35 @@ def test_atomic_words_of_neighbouring_vectors_lie_side_by_side(rows):
         assert vectors == list(range(vectors[0], vectors[0] + SWIZZLED // 4))
 
 
+def test_phases_of_one_row_run_once_if_there_are_enough_workgroups(rows):
+    def without_loops(grid, most_rows=1):
+        """Return how many units have no loop over a workgroup's calls."""
+        source = link(rows.phases, grid, rows=most_rows, results=(rows.logits,)).source
+        return source.count("if (group.x < calls) {")
+
+    items = max(phase.work.items for phase in rows.phases if phase.work.rows is not None)
+    assert without_loops(Grid(256, items)) == without_loops(GRID) > 0
+    assert without_loops(Grid(256, items - 1)) < without_loops(GRID)
+    assert without_loops(GRID, most_rows=2) == 0
+
+
 def test_a_pass_that_leaves_values_in_memory_is_refused_without_aliases(bench):
     from rdrr_runtime.phases.rows.copy import copy
 
     x, between, y = (bench.poisoned(64) for _ in range(3))
     phases = [*copy(x, between, label="first"), *copy(between, y, label="second")]
-    threads = phases[0].record.threads
+    grid = Grid(phases[0].record.threads, 1)
     with pytest.raises(UnlinkableError, match="other workgroups need not see"):
-        link(phases, threads=threads, aliased=False)
+        link(phases, grid, aliased=False)
     with pytest.raises(UnlinkableError, match="no phase reads the step"):
-        link(phases, threads=threads)
+        link(phases, grid)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")
-def test_tint_accepts_a_module_without_aliases(rows):
-    source = link(rows.phases, threads=256, results=(rows.logits,), aliased=False).source
+def test_tint_accepts_a_module_without_aliases(layout, request):
+    whole = request.getfixturevalue(layout)
+    source = link(whole.phases, GRID, results=(whole.logits,), aliased=False).source
     bindings, numbered = storage_bindings(source), with_binding_numbers(source)
     kernel = Kernel("persistent", numbered, "main", (), bindings, trusted=True)
     with closing(open_dawn_device()) as dawn, arena(dawn, "any") as owner:

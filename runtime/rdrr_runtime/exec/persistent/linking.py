@@ -38,6 +38,7 @@ from rdrr_runtime.exec.persistent.handover import EMPTY, SWIZZLED, WORD_BYTES, S
 from rdrr_runtime.exec.persistent.renaming import Renaming
 from rdrr_runtime.exec.persistent.schedule import shared_buffers, waits
 from rdrr_runtime.exec.persistent.units import MOST_OFFSETS, Offset, Unit
+from rdrr_runtime.phases.context import Grid
 from rdrr_runtime.phases.phase import FOLDER as PHASES
 from rdrr_runtime.phases.phase import Phase
 
@@ -95,16 +96,18 @@ class Linked:
 
 def link(
     phases: Sequence[Phase],
+    grid: Grid,
     *,
-    threads: int,
+    rows: int = 1,
     results: Sequence[BufferSlice] = (),
     aliased: bool = True,
 ) -> Linked:
     """Join phases in one module.
 
     Args:
-        phases: The phases, in order; all have workgroups of `threads` threads.
-        threads: Threads of a workgroup.
+        phases: The phases, in order; all have workgroups of as many threads as the grid.
+        grid: The workgroups.
+        rows: Most token rows of a step; a step of a pass with one row has one.
         results: Memory that is read after the pass.
         aliased: Whether a buffer that is written may be bound several times, as arrays of different
             elements, and `@coherent`, so that workgroups see in memory what others have written.
@@ -119,11 +122,11 @@ def link(
         raise UnlinkableError(
             "a phase leaves values in memory, which other workgroups need not see there"
         )
-    linker = _Linker(threads, shared, aliased=aliased)
+    linker = _Linker(grid, shared, aliased=aliased, rows=rows)
     calls = list(zip(phases, slots, waits(phases, slots), strict=True))
-    rows = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
+    table = [linker.call(phase, handed, must_wait=wait) for phase, handed, wait in calls]
     omitted = [_omitted(phase, handed, must_wait=wait) for phase, handed, wait in calls]
-    return linker.finish(rows, omitted, words)
+    return linker.finish(table, omitted, words)
 
 
 def _omitted(phase: Phase, slots: Slots, *, must_wait: bool) -> list[int]:
@@ -160,13 +163,15 @@ class _Linker:
     """The module under construction.
 
     Args:
-        threads: Threads of a workgroup.
+        grid: The workgroups.
         coherent: Ids of the buffers that hand results from one phase to another.
         aliased: See `link`.
+        rows: See `link`.
     """
 
-    def __init__(self, threads: int, coherent: set[int], *, aliased: bool) -> None:
-        self._threads, self._coherent, self._aliased = threads, coherent, aliased
+    def __init__(self, grid: Grid, coherent: set[int], *, aliased: bool, rows: int) -> None:
+        self._threads, self._groups, self._rows = grid.threads, grid.groups, rows
+        self._coherent, self._aliased = coherent, aliased
         self._units: dict[Any, Unit] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._written: set[int] = set()
@@ -179,6 +184,8 @@ class _Linker:
         if phase.record.threads != self._threads:
             raise UnlinkableError(f"{phase.label} has {phase.record.threads} threads")
         unit, work = self._unit(phase, slots), phase.work
+        # Without a loop that runs once attention takes less time, the output projection more.
+        unit.loops |= unit.by_rows or work.rows is None or work.items > self._groups
         offsets = unit.offsets_of(phase, slots)
         return [unit.number, work.items, work.rows or 0, int(must_wait), *offsets]
 
@@ -200,7 +207,9 @@ class _Linker:
             BUFFERS="\n".join(map(self._declared, self._buffers.values())),
             SHARED="\n".join(map(_declared_pool, self._pools.values())),
             UNITS=tuple(
-                _UnitText(unit.number, unit.text, unit.call, unit.by_rows, tuple(unit.offsets))
+                _UnitText(
+                    unit.number, unit.text, unit.call, unit.by_rows, unit.loops, tuple(unit.offsets)
+                )
                 for unit in units
             ),
             OMITTED=OMITTED,
@@ -252,7 +261,7 @@ class _Linker:
         unit = self._units.get(key)
         if unit is None:
             names = Names(declarations(record.source), constants)
-            by_rows = phase.work.rows is not None
+            by_rows = phase.work.rows is not None and self._rows > 1
             unit = self._units[key] = Unit(len(self._units), record, by_rows, names)
             self._write(unit, phase, slots, in_memory)
         return unit
@@ -346,6 +355,7 @@ class _UnitText:
     text: str
     call: str
     by_rows: bool
+    loops: bool
     offsets: tuple[Offset, ...]
 
 

@@ -129,7 +129,8 @@ class Modules:
         # The logits are a result, since phases that sample are launched behind the pass.
         linked = link(
             whole.linkable,
-            threads=self._grid.threads,
+            self._grid,
+            rows=whole.rows,
             results=(whole.logits,),
             aliased=self._device.info.aliased_writes,
         )

@@ -88,12 +88,12 @@ fn main(
 {% else %}
                 let calls = call.items;
 {% endif %}
-                for (var i = group.x; i < calls; i += groups.x) {
+                {{ "for (var i = group.x; i < calls; i += groups.x)" if unit.loops else "if (group.x < calls)" }} {
 {% if unit.by_rows %}
                     let item = i % call.items;
                     let row = i / call.items * call.rows;
 {% else %}
-                    let item = i;
+                    let item = {{ "i" if unit.loops else "group.x" }};
 {% endif %}
                     {{ unit.call }};
                     workgroupBarrier();  // until all threads are done with workgroup memory

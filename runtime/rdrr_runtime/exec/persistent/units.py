@@ -53,6 +53,7 @@ class Unit:
         record: Shader and constants.
         by_rows: Whether the function is called for each group of token rows.
         names: Constants and types of the shader.
+        loops: Whether a workgroup may make several of a phase's calls.
         offsets: The offsets that each call has.
         texts: Declarations with the names of the module.
     """
@@ -61,6 +62,7 @@ class Unit:
     record: Record
     by_rows: bool
     names: Names
+    loops: bool = False
     offsets: list[Offset] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
