@@ -81,10 +81,12 @@ def test_one_workgroup_chooses_the_tokens_of_the_dispatches(
 
 @pytest.mark.thorough  # Mesa compiles Tint's form of the module for 40 s
 @pytest.mark.skipif(why_no_dawn() is not None, reason="Dawn is not there")
-@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
-def test_one_dispatch_binds_no_written_buffer_twice_where_that_is_not_allowed(tmp_path, rng, dtype):
+@pytest.mark.parametrize(("dtype", "layout"), [("Q4_K", "row"), ("Q4_K", "column"), ("F16", "row")])
+def test_one_dispatch_binds_no_written_buffer_twice_where_that_is_not_allowed(
+    tmp_path, rng, dtype, layout
+):
     """Dawn refuses a dispatch that does."""
-    package = write_random_package(tmp_path, llama_manifest(dtype, layers=1), rng)
+    package = write_random_package(tmp_path, llama_manifest(dtype, layout, layers=1), rng)
     with closing(open_dawn_device()) as dawn:
         assert not dawn.info.aliased_writes
         expected, _ = _ids_of(package, dawn)

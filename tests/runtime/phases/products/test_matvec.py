@@ -502,7 +502,7 @@ def test_matrices_whose_units_have_other_sizes_share_a_launch_in_f32(
         (4096, 16, False, (16, 1, 0)),  # Qwen3 0.6B, whose rows have 16 units
         (3072, 16, True, (16, 1, 0)),
         (151_936, 16, False, (16, 2, 0)),
-        (1024, 48, False, (48, 1, 8)),  # its down projection, with 64 tiles of the usual teams
+        (1024, 48, False, (48, 1, 8)),  # its down projection, if it lay in row order
         (1024, 32, False, (32, 1, 0)),
         (6912, 18, True, (8, 1, 0)),  # Gemma 3 1B
         (1152, 108, False, (56, 1, 9)),
