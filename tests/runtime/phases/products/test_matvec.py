@@ -411,12 +411,7 @@ def test_the_sums_of_every_team_across_subgroups_are_added_up(bench: Bench) -> N
     ("name", "layout", "case", "team"),
     [
         ("Q4_K", Layout.ROW, Case("add", "plain", 2304, 14), 36),
-        (
-            "Q6_K",
-            Layout.ROW,
-            Case("best", "norm", 1216, 34),
-            10,
-        ),  # two trips, the second is not whole
+        ("Q6_K", Layout.ROW, Case("best", "norm", 1216, 34), 10),  # two trips
         ("Q8_0", Layout.ROW, Case("add", "norm", 448, 200), 7),  # several tiles, and a small team
         ("Q4_K", Layout.COLUMN, Case("add", "norm", 576, 50), 5),
         ("Q6_K", Layout.COLUMN, Case("best", "plain", 512, 14), 8),
@@ -449,10 +444,7 @@ def test_teams_lie_across_each_other_where_the_units_of_a_matrix_lie_first(
     assert not record(True, None).crossed  # the control: only on a grid
 
 
-@pytest.mark.parametrize(
-    ("name", "int8", "vectors"),
-    [("Q4_K", True, 4), ("Q6_K", False, 16)],
-)
+@pytest.mark.parametrize(("name", "int8", "vectors"), [("Q4_K", True, 4), ("Q6_K", False, 16)])
 def test_neighbouring_threads_read_staged_vectors_from_different_banks(
     bench: Bench, rng: np.random.Generator, name: str, int8: bool, vectors: int
 ) -> None:
